@@ -1,0 +1,1 @@
+"""Engines: plain synchronous classes around the runtime. Imported inside a worker process only."""

@@ -1,0 +1,199 @@
+"""Text generation on the runtime's continuous-batching pipeline."""
+
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import openvino as ov
+import openvino_genai as genai
+from attrs import define
+
+from rustedvino.engines.faults import EngineFault
+from rustedvino.engines.weights import check_weights
+from rustedvino.worker.loop import Delta, unknown_method
+
+# Tokens per KV block, fixed by the runtime's attention kernels per device family.
+BLOCK_SIZE_CPU: Final = 32
+BLOCK_SIZE_GPU: Final = 16
+WARMUP_NEW_TOKENS: Final = 2
+
+_NONE: Final = genai.GenerationFinishReason.NONE
+_STOP: Final = genai.GenerationFinishReason.STOP
+_IGNORED: Final = genai.GenerationStatus.IGNORED
+
+
+@define(eq=False)
+class _Running:
+    handle: Any  # dropping it would stop the request
+    cancelled: bool = False
+    logprobs: bool = False
+
+
+class TextEngine:
+    """One pipeline, driven step by step; sequences join and leave between steps.
+
+    Every sequence is one request of the runtime: ``n`` choices of a prompt are ``n`` sequences whose prompt
+    blocks the prefix cache shares.
+    """
+
+    def __init__(self) -> None:
+        self._running: dict[int, _Running] = {}
+        self._pipeline: Any = None
+        self._tokenizer: Any = None
+        self._requests = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step has something to do. After a cancel one more step frees the blocks."""
+        return bool(self._running) or (self._pipeline is not None and self._pipeline.has_non_finished_requests())
+
+    def load(self, spec: dict[str, Any]) -> dict[str, Any]:
+        """Load ``spec["path"]`` on ``spec["device"]`` and run one short generation.
+
+        ``spec`` also has ``properties`` (of the runtime), ``num_kv_blocks``, ``max_num_batched_tokens``,
+        ``enable_prefix_caching``, ``warmup_prompt`` (token ids) and ``probe_strings``.
+        Returns ``block_size`` (tokens), ``num_kv_blocks``, ``kv_cache_bytes``, ``load_secs``, ``warmup_secs``,
+        ``probe_ids`` (the runtime's encoding of each probe string; null where it has none).
+        """
+        folder = Path(spec["path"])
+        check_weights(folder)
+        scheduler = genai.SchedulerConfig()
+        scheduler.cache_size = 0  # GiB; the pool is given in blocks instead, which is exact
+        scheduler.num_kv_blocks = spec["num_kv_blocks"]
+        scheduler.max_num_batched_tokens = spec["max_num_batched_tokens"]
+        # The server admits no more than this; the runtime's own limit binds only without split-fuse.
+        scheduler.max_num_seqs = spec["max_num_seqs"]
+        scheduler.dynamic_split_fuse = True
+        scheduler.enable_prefix_caching = spec["enable_prefix_caching"]
+        started = time.perf_counter()
+        self._pipeline = genai.ContinuousBatchingPipeline(
+            str(folder), scheduler, spec["device"], dict(spec["properties"])
+        )
+        loaded = time.perf_counter()
+        self._warm_up(spec["warmup_prompt"])
+        warm = time.perf_counter()
+        return {
+            "block_size": BLOCK_SIZE_GPU if spec["device"].startswith("GPU") else BLOCK_SIZE_CPU,
+            "num_kv_blocks": spec["num_kv_blocks"],
+            "kv_cache_bytes": self._pipeline.get_metrics().kv_cache_size_in_bytes,
+            "load_secs": loaded - started,
+            "warmup_secs": warm - loaded,
+            "probe_ids": [self._probe(text) for text in spec["probe_strings"]],
+        }
+
+    def submit(self, sequence: int, prompt: bytes, options: dict[str, Any]) -> None:
+        """Add a sequence. ``prompt``: int32 little-endian token ids.
+
+        ``options``: ``max_new_tokens``, ``eos_token_ids``, ``ignore_eos``, ``logprobs`` (bool) and, when sampled,
+        ``temperature`` (> 0), ``top_p``, ``top_k`` (0 = off), ``min_p``, ``seed``; penalties always.
+        """
+        if sequence in self._running:
+            raise EngineFault("bad_input", f"sequence {sequence} is running already")
+        ids = np.frombuffer(prompt, dtype="<i4").astype(np.int64).reshape(1, -1)
+        self._requests += 1  # the runtime's own id must never repeat, or its step raises for good
+        handle = self._pipeline.add_request(self._requests, ov.Tensor(ids), generation_config(options))
+        self._running[sequence] = _Running(handle, logprobs=bool(options.get("logprobs")))
+
+    def cancel(self, sequence: int) -> None:
+        """Give a sequence up. It leaves with the next step."""
+        running = self._running.get(sequence)
+        if running is not None and not running.cancelled:
+            running.cancelled = True
+            running.handle.cancel()
+
+    def step(self) -> tuple[list[Delta], list[Any]]:
+        """One step of the pipeline. Stats: KV use in percent, microseconds inside the runtime."""
+        started = time.perf_counter_ns()
+        self._pipeline.step()
+        inside_us = (time.perf_counter_ns() - started) // 1000
+        deltas = [
+            delta for sequence, running in self._running.items() if (delta := self._read(sequence, running)) is not None
+        ]
+        for sequence, _, finish, _ in deltas:
+            if finish is not None:
+                del self._running[sequence]
+        return deltas, [self._pipeline.get_metrics().cache_usage, inside_us]
+
+    def call(self, method: str, arguments: dict[str, Any]) -> Any:
+        """``encode``: ``texts`` → list of ids; ``decode``: ``ids`` → text, special tokens kept."""
+        if method == "encode":
+            special = arguments["add_special_tokens"]
+            return [self._encode(text, add_special_tokens=special) for text in arguments["texts"]]
+        if method == "decode":
+            return self._pipeline.get_tokenizer().decode(arguments["ids"], skip_special_tokens=False)
+        raise unknown_method(method)
+
+    def _read(self, sequence: int, running: _Running) -> Delta | None:
+        handle = running.handle
+        if running.cancelled:
+            return sequence, [], "cancelled", None
+        ids: list[int] = []
+        logprobs: list[float] | None = [] if running.logprobs else None
+        finish = _NONE
+        while handle.can_read():  # read() on an empty queue never returns
+            for output in handle.read().values():
+                ids += output.generated_ids
+                if logprobs is not None:
+                    logprobs += output.generated_log_probs
+                finish = output.finish_reason
+        if finish != _NONE:
+            return sequence, ids, "stop" if finish == _STOP else "length", logprobs
+        if not ids:
+            if handle.get_status() == _IGNORED:
+                return sequence, [], "ignored", None
+            return None
+        return sequence, ids, None, logprobs
+
+    def _warm_up(self, prompt: list[int]) -> None:
+        config = genai.GenerationConfig()
+        config.max_new_tokens = WARMUP_NEW_TOKENS
+        config.ignore_eos = True
+        self._requests += 1
+        ids = np.array([prompt], dtype=np.int64)
+        handle = self._pipeline.add_request(self._requests, ov.Tensor(ids), config)
+        produced = 0
+        while self._pipeline.has_non_finished_requests():
+            self._pipeline.step()
+            while handle.can_read():
+                produced += sum(len(output.generated_ids) for output in handle.read().values())
+        if produced != WARMUP_NEW_TOKENS:
+            raise EngineFault("unknown", f"the warm-up generation gave {produced} tokens of {WARMUP_NEW_TOKENS}")
+
+    def _probe(self, text: str) -> list[int] | None:
+        try:
+            return self._encode(text, add_special_tokens=False)
+        except RuntimeError:
+            return None  # no tokenizer in the runtime's form: there is nothing to compare with
+
+    def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        if not text:
+            return []  # the runtime refuses an empty string
+        encoded = self._pipeline.get_tokenizer().encode(text, add_special_tokens=add_special_tokens)
+        ids: list[int] = encoded.input_ids.data[0].tolist()
+        return ids
+
+
+def generation_config(options: dict[str, Any]) -> Any:
+    """Build the runtime's configuration from submit options; nothing is left to the model's own file."""
+    config = genai.GenerationConfig()
+    config.max_new_tokens = options["max_new_tokens"]
+    config.ignore_eos = options["ignore_eos"]
+    eos = options["eos_token_ids"]
+    if eos:
+        config.set_eos_token_id(eos[0])
+        config.stop_token_ids = set(eos)
+    config.repetition_penalty = options["repetition_penalty"]
+    config.frequency_penalty = options["frequency_penalty"]
+    config.presence_penalty = options["presence_penalty"]
+    if options["temperature"] > 0:
+        config.do_sample = True
+        config.temperature = options["temperature"]
+        config.top_p = options["top_p"]
+        if options["top_k"] > 0:
+            config.top_k = options["top_k"]
+        config.min_p = options["min_p"]
+        config.rng_seed = options["seed"]
+    if options["logprobs"]:
+        config.logprobs = 1
+    return config

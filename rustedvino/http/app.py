@@ -1,0 +1,95 @@
+"""The application: routes, errors, headers."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Final
+
+from quart import Response, request
+from quart_trio import QuartTrio
+from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
+
+from rustedvino.api import errors as api
+from rustedvino.api.errors import ApiError
+from rustedvino.hub.errors import HubError
+from rustedvino.hub.model_files import ModelProblem
+from rustedvino.http import chat, completions, health, models
+from rustedvino.http.asgi import BodyTooLarge, HttpConnection
+from rustedvino.http.bodies import MAX_BODY_BYTES
+from rustedvino.http.context import _KEY, API_VERSION, SERVER_NAME, ServerContext, request_id
+from rustedvino.http.errors import from_hub
+from rustedvino.http.replies import error_reply
+
+log = logging.getLogger(__name__)
+
+_BLUEPRINTS: Final = (health.blueprint, models.blueprint, chat.blueprint, completions.blueprint)
+
+
+def create_app(server: ServerContext) -> QuartTrio:
+    """The application of one server."""
+    app = QuartTrio(__name__, static_folder=None)
+    app.asgi_http_class = HttpConnection
+    app.extensions[_KEY] = server
+    app.config.update(
+        MAX_CONTENT_LENGTH=MAX_BODY_BYTES,
+        # Both are bounded elsewhere: a body by its progress, an answer by its client's.
+        BODY_TIMEOUT=None,
+        RESPONSE_TIMEOUT=None,
+        PROVIDE_AUTOMATIC_OPTIONS=True,
+    )
+    for blueprint in _BLUEPRINTS:
+        app.register_blueprint(blueprint)
+    app.register_error_handler(ApiError, _api_error)
+    app.register_error_handler(HubError, _hub_error)
+    app.register_error_handler(ModelProblem, _model_problem)
+    app.register_error_handler(HTTPException, _framework_error)
+    app.register_error_handler(Exception, _internal_error)
+    app.after_request(_headers)
+    return app
+
+
+async def _api_error(error: ApiError) -> Response:
+    return error_reply(error)
+
+
+async def _hub_error(error: HubError) -> Response:
+    return error_reply(from_hub(error, request_id(request)))
+
+
+async def _model_problem(error: ModelProblem) -> Response:
+    return error_reply(api.unavailable("model_failed", str(error), 60.0))
+
+
+async def _framework_error(error: HTTPException) -> Response:
+    """Errors of the framework in our envelope."""
+    if isinstance(error, BodyTooLarge):
+        return error_reply(api.too_large(f"the request body is larger than {error.max_bytes} bytes"))
+    if isinstance(error, NotFound):
+        return error_reply(api.unknown_url(request.method, request.path))
+    if isinstance(error, MethodNotAllowed):
+        return error_reply(api.method_not_allowed(request.method, error.valid_methods or ()))
+    status = error.code or 500
+    if status == 413:
+        return error_reply(api.too_large(f"the request body is larger than {MAX_BODY_BYTES} bytes"))
+    if status >= 500:
+        return await _internal_error(error)
+    return error_reply(ApiError(status, error.description or error.name, code=error.name.lower().replace(" ", "_")))
+
+
+async def _internal_error(error: Exception) -> Response:
+    """A fault of ours: the log has the details, the client the id to find them by."""
+    number = request_id(request)
+    log.error("request %s failed", number, exc_info=error)
+    return error_reply(api.internal(number))
+
+
+async def _headers(response: Response) -> Response:
+    response.headers["x-request-id"] = request_id(request)
+    response.headers["x-server"] = SERVER_NAME
+    response.headers["x-api-version"] = API_VERSION
+    return response
+
+
+def plain_headers() -> Sequence[tuple[bytes, bytes]]:
+    """Headers of answers that are made below the application."""
+    pairs: list[tuple[str, Any]] = [("x-server", SERVER_NAME), ("x-api-version", API_VERSION)]
+    return [(name.encode(), str(value).encode()) for name, value in pairs]

@@ -1,0 +1,212 @@
+"""How a request runs: its cancellation, its clean-up, its answer.
+
+Set on the application: `app.asgi_http_class = HttpConnection`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import trio
+from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, ASGISendEvent
+from quart import Request
+from quart.utils import encode_headers
+from quart.wrappers import Response
+from quart_trio import QuartTrio
+from quart_trio.asgi import TrioASGIHTTPConnection
+from quart_trio.wrappers import TrioResponse
+from werkzeug.exceptions import RequestEntityTooLarge
+from werkzeug.wrappers import Response as WerkzeugResponse
+
+from rustedvino.http.exchange import EXCHANGE, Exchange
+
+CLEANUP = "rustedvino.cleanup"
+"""Key in the ASGI scope."""
+
+LAST_SEND_BOUND_SECS = 60.0
+"""For servers other than ours, whose sends may have no bound of their own."""
+
+Send = Callable[[bytes], Awaitable[None]]
+
+
+class BodyTooLarge(RequestEntityTooLarge):
+    """A body over the limit of its route."""
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(f"the request body is over {max_bytes} bytes")
+        self.max_bytes = max_bytes
+
+
+class StreamingReply(TrioResponse):
+    """An answer whose body is sent piece by piece by a coroutine.
+
+    `produce(send)` is awaited after the head has been sent, outside the request's context (take what you need
+    of `request` before). Each `await send(piece)` sends one piece as one frame. When the client goes away, or
+    the connection is aborted, it is cancelled at its next await, so that ordinary `try`/`finally` cleans up.
+    What it raises is logged and leaves the body without its proper end; report faults by sending them.
+
+    `keepalive` is sent whenever nothing was sent for `keepalive_secs` (0 = never). There is no limit on the
+    duration. `produce` is not run for HEAD.
+    """
+
+    automatically_set_content_length = False
+
+    def __init__(
+        self,
+        produce: Callable[[Send], Awaitable[None]],
+        *,
+        status: int | None = None,
+        headers: dict[str, str] | None = None,
+        content_type: str | None = None,
+        keepalive_secs: float = 0.0,
+        keepalive: bytes = b"",
+    ) -> None:
+        super().__init__(None, status=status, headers=cast("Any", headers), content_type=content_type)
+        self.timeout = None
+        self.produce = produce
+        self.keepalive_secs = keepalive_secs if keepalive else 0.0
+        self.keepalive = keepalive
+
+
+def request_cleanup(request: Request) -> contextlib.ExitStack:
+    """What runs when this request has ended, however it ends, also between its handler and its first byte.
+
+    Register synchronous calls only: `request_cleanup(request).callback(lease.close)`.
+    """
+    scope = cast("dict[str, Any]", request.scope)
+    stack: contextlib.ExitStack | None = scope.get(CLEANUP)
+    if stack is None:
+        raise RuntimeError("the application does not run requests by HttpConnection")
+    return stack
+
+
+async def read_body(request: Request, max_bytes: int) -> bytes:
+    """The whole body of a request. Raises BodyTooLarge, from the declared length if there is one.
+
+    A body that comes too slowly, and a client that goes away, end in cancellation.
+    """
+    declared = request.content_length
+    if declared is not None and declared > max_bytes:
+        raise BodyTooLarge(max_bytes)
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in request.body:
+        size += len(piece)
+        if size > max_bytes:
+            raise BodyTooLarge(max_bytes)
+        pieces.append(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def prepare_app(app: QuartTrio) -> None:
+    """Hand the bounds of requests to this layer: the framework's own would cut long streams and uploads."""
+    app.asgi_http_class = HttpConnection
+    app.config["RESPONSE_TIMEOUT"] = None
+    app.config["BODY_TIMEOUT"] = None
+    app.config["MAX_CONTENT_LENGTH"] = None
+
+
+class HttpConnection(TrioASGIHTTPConnection):
+    """One request: a watcher for its body and its disconnect beside the task that answers it."""
+
+    _last_sent_at = 0.0
+    _keepalive_secs = 0.0
+    _keepalive = b""
+    _watch_scope: trio.CancelScope | None = None
+
+    async def __call__(self, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        request = self._create_request_from_scope(send)
+        extensions = cast("dict[str, Any]", self.scope.get("extensions") or {})
+        self._exchange: Exchange | None = extensions.get(EXCHANGE)
+        with contextlib.ExitStack() as cleanup:
+            cast("dict[str, Any]", self.scope)[CLEANUP] = cleanup
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watch, nursery.cancel_scope, request, receive)
+                await self._answer(request, send)
+                nursery.cancel_scope.cancel()
+
+    async def _watch(self, whole: trio.CancelScope, request: Request, receive: ASGIReceiveCallable) -> None:
+        """Feed the body, send keep-alive pieces, and cancel the request when its client is gone."""
+        while True:
+            with trio.CancelScope(deadline=self._keepalive_at()) as self._watch_scope:
+                message = await receive()
+                if message["type"] == "http.request":
+                    request.body.append(message.get("body", b""))
+                    if not message.get("more_body", False):
+                        request.body.set_complete()
+                elif message["type"] == "http.disconnect":
+                    whole.cancel()
+                    return
+            if self._watch_scope.cancelled_caught and trio.current_time() >= self._keepalive_at():
+                await self._send_keepalive()
+
+    def _keepalive_at(self) -> float:
+        return self._last_sent_at + self._keepalive_secs if self._keepalive_secs else math.inf
+
+    async def _send_keepalive(self) -> None:
+        self._last_sent_at = trio.current_time()
+        if self._exchange is not None and not self._exchange.send_is_blocked:
+            await self._exchange.send_chunk(self._keepalive)
+
+    async def _answer(self, request: Request, send: ASGISendCallable) -> None:
+        response = await self.app.handle_request(request)
+        await send(
+            cast(
+                "ASGISendEvent",
+                {
+                    "type": "http.response.start",
+                    "status": response.status_code,
+                    "headers": encode_headers(response.headers),
+                },
+            )
+        )
+        if not isinstance(response, StreamingReply):
+            await self._send_body(send, response)
+        elif self.scope["method"] != "HEAD":
+            await self._stream(send, response)
+        # The answer's end also closes the connection where that was asked for. The disconnect that this
+        # reports must not cancel it half-way.
+        bound_secs = LAST_SEND_BOUND_SECS if self._exchange is None else self._exchange.last_send_bound_secs
+        with trio.move_on_after(bound_secs, shield=True):
+            await send(_body(b"", more=False))
+
+    async def _stream(self, send: ASGISendCallable, reply: StreamingReply) -> None:
+        exchange = self._exchange
+        if exchange is None:
+
+            async def send_piece(data: bytes) -> None:
+                await send(_body(data, more=True))
+
+        elif reply.keepalive_secs:
+            send_chunk, now = exchange.send_chunk, trio.current_time
+            self._keepalive, self._keepalive_secs = reply.keepalive, reply.keepalive_secs
+            self._last_sent_at = now()
+            if self._watch_scope is not None:
+                self._watch_scope.deadline = self._keepalive_at()
+
+            async def send_piece(data: bytes) -> None:
+                self._last_sent_at = now()
+                await send_chunk(data)
+
+        else:
+            send_piece = exchange.send_chunk
+        try:
+            await reply.produce(send_piece)
+        finally:
+            self._keepalive_secs = 0.0
+
+    async def _send_body(self, send: ASGISendCallable, response: Response | WerkzeugResponse) -> None:
+        if isinstance(response, WerkzeugResponse):
+            for piece in response.response:
+                await send(_body(piece.encode() if isinstance(piece, str) else piece, more=True))
+            return
+        async with response.response as pieces:
+            async for piece in pieces:
+                await send(_body(piece.encode() if isinstance(piece, str) else piece, more=True))
+
+
+def _body(data: bytes, *, more: bool) -> ASGISendEvent:
+    return cast("ASGISendEvent", {"type": "http.response.body", "body": data, "more_body": more})

@@ -1,0 +1,226 @@
+"""``POST /v1/completions``: raw prompts, several at once."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import trio
+from attrs import define, frozen
+from quart import Blueprint, Response, request
+
+from rustedvino.api import errors as api
+from rustedvino.api.completions import CompletionRequest
+from rustedvino.api.results import (
+    DONE,
+    FinishReason,
+    TextChoice,
+    TextChunkEncoder,
+    Usage,
+    error_event,
+    new_id,
+    now_secs,
+    text_completion,
+)
+from rustedvino.hub.errors import HubError
+from rustedvino.hub.hub import Model
+from rustedvino.hub.lease import GenerationRequest, Lease
+from rustedvino.hub.text_assets import TextAssets
+from rustedvino.http import generation
+from rustedvino.http.asgi import Send, request_cleanup
+from rustedvino.http.bodies import read_request
+from rustedvino.http.context import ServerContext, context, request_id
+from rustedvino.http.errors import from_hub
+from rustedvino.http.generation import Choice
+from rustedvino.http.replies import json_reply
+from rustedvino.http.sampling import effective_sampling
+from rustedvino.http.sse import sse_reply
+from rustedvino.text.answer import AnswerReader
+from rustedvino.text.tokenizer import LONG_TEXT_CHARS
+from rustedvino.text.tools.events import Content, Event
+
+blueprint: Final = Blueprint("completions", __name__)
+
+
+@blueprint.post("/v1/completions")
+async def completions() -> Response:
+    """Continue each prompt, ``n`` times each."""
+    server = context()
+    wanted = await read_request(request, CompletionRequest)
+    if wanted.logprobs is not None:
+        raise api.bad_request("'logprobs' is not supported by this version", "logprobs", "unsupported_parameter")
+    limit = server.settings.max_prompt_array
+    if len(wanted.prompts) > limit:
+        raise api.bad_request(f"'prompt' has {len(wanted.prompts)} prompts; at most {limit} are allowed", "prompt")
+    model = server.hub.get(wanted.model)
+    assets = await model.text.assets()
+    generation.check_kind(model, assets, "completions")
+    prompts = [await prepare(wanted, index, assets, server) for index in range(len(wanted.prompts))]
+    job = _Job(wanted, model, assets, prompts, request_id(request), request_cleanup(request).callback)
+    if not wanted.stream:
+        return json_reply(await job.whole())
+    first = None if model.actor.waits_for_load else await job.lease(0)
+
+    async def produce(send: Send) -> None:
+        await job.stream(first, send)
+
+    return sse_reply(produce, keepalive_secs=server.settings.sse_keepalive_secs)
+
+
+@frozen
+class RawPrompt:
+    """One prompt, checked; ``text`` is what ``echo`` repeats."""
+
+    ids: list[int]
+    text: str
+    plan: GenerationRequest
+
+
+async def prepare(wanted: CompletionRequest, index: int, assets: TextAssets, server: ServerContext) -> RawPrompt:
+    """Tokenize and check one prompt of the request. Raises ApiError."""
+    prompt, param = wanted.prompts[index], wanted.prompt.path(index)
+    tokenizer = assets.tokenizer
+    if tokenizer is None:
+        raise api.bad_request(f"this model has no tokenizer: {assets.tokenizer_problem}", "model")
+    if isinstance(prompt, str):
+        generation.refuse_surely_too_long(assets, [prompt], param)
+
+        def work() -> list[int]:
+            return tokenizer.encode_raw(prompt, parse_special=wanted.parse_special)
+
+        ids = await generation.in_thread_if_long(len(prompt), LONG_TEXT_CHARS, work)
+    else:
+        ids = list(prompt)
+    sampling = effective_sampling(wanted, assets.files.generation, server.settings.models[wanted.model])
+    plan = generation.plan(ids, wanted, sampling, assets, server.settings, param=param)
+    echoed = (prompt if isinstance(prompt, str) else tokenizer.decode(ids)) if wanted.echo else ""
+    return RawPrompt(ids, echoed, plan)
+
+
+@define(eq=False)
+class _Job:
+    """All prompts of one request; each has a lease of its own and they run side by side."""
+
+    wanted: CompletionRequest
+    model: Model
+    assets: TextAssets
+    prompts: list[RawPrompt]
+    request_id: str
+    at_end: Callable[[Callable[[], None]], Any]
+
+    async def lease(self, index: int) -> Lease:
+        """Wait for the lease of one prompt."""
+        lease = await self.model.actor.lease(self.prompts[index].plan)
+        self.at_end(lease.close)
+        return lease
+
+    def _choices(self, index: int, lease: Lease) -> list[Choice]:
+        tokenizer = self.assets.tokenizer
+        assert tokenizer is not None
+        return [
+            Choice(
+                number,
+                sequence,
+                lease,
+                AnswerReader(
+                    tokenizer.decoder(self.prompts[index].ids[-16:]),
+                    self.assets.controls,
+                    self.assets.eos_token_ids,
+                    stops=self.wanted.stop_strings,
+                ),
+            )
+            for number, sequence in enumerate(lease.sequences)
+        ]
+
+    async def whole(self) -> dict[str, Any]:
+        """The unstreamed response. Raises HubError."""
+        results: list[list[TextChoice]] = [[] for _ in self.prompts]
+        counts: list[Usage] = []
+
+        async def run(index: int) -> None:
+            lease = await self.lease(index)
+            choices = self._choices(index, lease)
+            for number, (events, finish) in enumerate(await generation.collect(lease, choices)):
+                text = self.prompts[index].text + _text(events)
+                results[index].append(TextChoice(index=index * self.wanted.n + number, text=text, finish_reason=finish))
+            counts.append(generation.usage(self.prompts[index].plan, choices))
+
+        await _side_by_side(run, len(self.prompts))
+        return text_completion(
+            new_id("cmpl"),
+            now_secs(),
+            self.wanted.model,
+            [choice for choices in results for choice in choices],
+            _sum(counts),
+            {"model_family": self.assets.files.family},
+        )
+
+    async def stream(self, first: Lease | None, send: Send) -> None:
+        """Send the whole stream, or an error event where it fails."""
+        answer_id, created = new_id("cmpl"), now_secs()
+        include_usage = self.wanted.include_usage
+        counts: list[Usage] = []
+        one_at_a_time = trio.Lock()
+
+        def encoder(index: int, number: int) -> TextChunkEncoder:
+            position = index * self.wanted.n + number
+            return TextChunkEncoder(answer_id, created, self.wanted.model, position, include_usage=include_usage)
+
+        async def guarded(data: bytes) -> None:
+            async with one_at_a_time:
+                await send(data)
+
+        sender = send if len(self.prompts) == 1 else guarded
+
+        async def run(index: int) -> None:
+            lease = first if first is not None and index == 0 else await self.lease(index)
+            choices = self._choices(index, lease)
+            encoders = [encoder(index, choice.index) for choice in choices]
+
+            def write(choice: Choice, events: list[Event], finish: FinishReason | None) -> bytes:
+                text = _text(events)
+                data = encoders[choice.index].text(text) if text else b""
+                return data if finish is None else data + encoders[choice.index].finish(finish)
+
+            echoed = self.prompts[index].text
+            if echoed:
+                await sender(b"".join(each.text(echoed) for each in encoders))
+            await generation.stream(lease, choices, write, sender)
+            counts.append(generation.usage(self.prompts[index].plan, choices))
+
+        try:
+            await _side_by_side(run, len(self.prompts))
+        except HubError as error:
+            await send(error_event(from_hub(error, self.request_id)))
+            return
+        await send((encoder(0, 0).usage(_sum(counts)) if include_usage else b"") + DONE)
+
+
+async def _side_by_side(run: Callable[[int], Any], count: int) -> None:
+    """Run ``run(0)`` … at once; the first HubError ends the others and is raised by itself."""
+    if count == 1:
+        await run(0)
+        return
+    failures: list[HubError] = []
+    async with trio.open_nursery() as nursery:
+
+        async def guarded(index: int) -> None:
+            try:
+                await run(index)
+            except HubError as error:
+                failures.append(error)
+                nursery.cancel_scope.cancel()
+
+        for index in range(count):
+            nursery.start_soon(guarded, index)
+    if failures:
+        raise failures[0]
+
+
+def _text(events: list[Event]) -> str:
+    return "".join(event.text for event in events if isinstance(event, Content))
+
+
+def _sum(counts: list[Usage]) -> Usage:
+    return Usage(
+        prompt_tokens=sum(usage.prompt_tokens for usage in counts),
+        completion_tokens=sum(usage.completion_tokens for usage in counts),
+    )

@@ -1,0 +1,65 @@
+"""What every route needs: the hub, the settings, and facts about this server."""
+
+import re
+import secrets
+import time
+from pathlib import Path
+from typing import Final
+
+import trio
+from attrs import define, field
+from quart import Request, current_app
+
+from rustedvino.config.types import ServerSettings
+from rustedvino.hub.hub import Hub
+
+SERVER_NAME: Final = "rustedvino"
+API_VERSION: Final = "1"
+_REQUEST_ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
+_KEY: Final = "rustedvino"
+
+
+@define(eq=False)
+class ServerContext:
+    """One running server."""
+
+    settings: ServerSettings
+    hub: Hub
+    git_hash: str
+    started_at: float = field(factory=time.time)
+    started_clock: float = field(factory=trio.current_time)
+
+
+def context() -> ServerContext:
+    """The context of the application that handles the current request."""
+    value = current_app.extensions[_KEY]
+    assert isinstance(value, ServerContext)
+    return value
+
+
+def request_id(request: Request) -> str:
+    """The id of a request: the client's if it sent a usable one, else a fresh one; the same at every call."""
+    known = request.scope.get("rustedvino.request_id")
+    if known is None:
+        sent = request.headers.get("x-request-id", "")
+        known = sent if _REQUEST_ID.fullmatch(sent) else f"req_{secrets.token_hex(16)}"
+        request.scope["rustedvino.request_id"] = known
+    return str(known)
+
+
+def git_hash() -> str:
+    """The commit this code was checked out at; ``unknown`` for an installed package."""
+    git = Path(__file__).resolve().parents[2] / ".git"
+    try:
+        head = (git / "HEAD").read_text().strip()
+        if head.startswith("ref: "):
+            name = head.removeprefix("ref: ")
+            if (git / name).is_file():
+                return (git / name).read_text().strip()[:12]
+            for line in (git / "packed-refs").read_text().splitlines():
+                if line.endswith(f" {name}"):
+                    return line[:12]
+            return "unknown"
+        return head[:12]
+    except OSError:
+        return "unknown"

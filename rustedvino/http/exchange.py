@@ -1,0 +1,45 @@
+"""The short way from a streaming reply to its socket, offered to the application as an ASGI extension."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+from attrs import define
+from hypercorn.protocol.http_stream import HTTPStream
+
+if TYPE_CHECKING:
+    from rustedvino.http.connections import Connection
+
+EXCHANGE = "rustedvino.exchange"
+"""Key in scope["extensions"]."""
+
+
+@define(eq=False)
+class Exchange:
+    """One request and its answer on a connection."""
+
+    _connection: Connection
+    _stream: HTTPStream
+
+    @property
+    def last_send_bound_secs(self) -> float:
+        """Longest time the connection's own bound lets a send wait without progress."""
+        return self._connection.host.options.client_stall_secs
+
+    @property
+    def send_is_blocked(self) -> bool:
+        """Whether the client has left bytes unread for so long that a send waits for it."""
+        return self._connection.send_is_blocked
+
+    async def send_chunk(self, data: bytes) -> None:
+        """Send one piece of a streamed body whose start has been sent.
+
+        `data` leaves whole before the next piece, in one frame. Returns when the kernel has it. After a
+        disconnect it does nothing but give way to the cancellation that follows.
+        """
+        protocol = self._connection.protocol
+        if self._stream.closed or protocol.finished:
+            await trio.lowlevel.checkpoint()
+        elif data:
+            await self._connection.write(protocol.frame_chunk(data))

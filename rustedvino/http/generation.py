@@ -1,0 +1,187 @@
+"""One generation from prompt to answer: what chat and raw completions have in common."""
+
+import hashlib
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import numpy as np
+import trio
+from attrs import define, frozen
+
+from rustedvino.api import errors as api
+from rustedvino.api.results import Usage
+from rustedvino.api.sampling import SamplingRequest
+from rustedvino.config.types import ServerSettings
+from rustedvino.hub.hub import Model
+from rustedvino.hub.lease import GenerationRequest, Lease, Sequence
+from rustedvino.hub.text_assets import TextAssets
+from rustedvino.http.asgi import Send
+from rustedvino.http.sampling import Sampling
+from rustedvino.text.answer import AnswerReader
+from rustedvino.text.tools.events import Event
+
+MAX_CHOICES: Final = 8
+NO_CAP: Final = 2**31 - 1
+
+
+def check_kind(model: Model, assets: TextAssets, operation: str) -> None:
+    """Raise a 400 when the model's kind does not do this."""
+    if assets.files.kind != "text_gen":
+        raise api.bad_request(
+            f"the model {model.actor.model_id!r} is of kind {assets.files.kind} and does not support {operation}",
+            "model",
+        )
+
+
+def plan(
+    ids: list[int],
+    request: SamplingRequest,
+    sampling: Sampling,
+    assets: TextAssets,
+    settings: ServerSettings,
+    *,
+    param: str,
+    logprobs: bool = False,
+) -> GenerationRequest:
+    """Check a prompt against the model and make the hub's request of it. ``param`` names the prompt's field.
+
+    The requested number of tokens is clamped to ``max_tokens_cap`` and to what the context leaves. Raises ApiError.
+    """
+    if not ids:
+        raise api.bad_request("the prompt has no tokens", param)
+    if request.n > MAX_CHOICES:
+        raise api.bad_request(f"'n' must be at most {MAX_CHOICES}", "n")
+    vocab_size = assets.files.vocab_size
+    if vocab_size is not None and max(ids) >= vocab_size:
+        worst = max(ids)
+        raise api.bad_request(f"token id {worst} is outside the model's vocabulary of {vocab_size}", param)
+    context = assets.files.context_tokens
+    room = NO_CAP if context is None else context - len(ids)
+    if room < 1:
+        assert context is not None
+        raise api.context_length_exceeded(len(ids), context, param)
+    cap = settings.max_tokens_cap or NO_CAP
+    asked = request.max_new_tokens
+    shared: dict[str, Any] = {
+        "eos_token_ids": sorted(assets.eos_token_ids, key=assets.files.eos_token_ids.index),
+        "ignore_eos": request.ignore_eos,
+        "logprobs": logprobs,
+    }
+    prompt = np.asarray(ids, dtype="<i4").tobytes()
+    max_new_tokens = min(room, cap, NO_CAP if asked is None else asked)
+    return GenerationRequest(
+        prompt=prompt,
+        prompt_tokens=len(ids),
+        max_new_tokens=max_new_tokens,
+        shrinkable=asked is None,
+        options=tuple({**shared, **sampling.options(index)} for index in range(request.n)),
+        fingerprint=hashlib.blake2b(prompt + b"%d" % max_new_tokens, digest_size=16).digest(),
+    )
+
+
+def refuse_surely_too_long(assets: TextAssets, texts: Iterable[str], param: str) -> None:
+    """Refuse by length alone what no tokenizing is needed for: it would take seconds. Raises ApiError."""
+    context = assets.files.context_tokens
+    if context is None or assets.tokenizer is None:
+        return
+    for text in texts:
+        if assets.tokenizer.too_long(text, context):
+            raise api.bad_request(
+                f"This model's maximum context length is {context} tokens; a text of {len(text)} characters "
+                "has more tokens than that. Please shorten the prompt.",
+                param,
+                "context_length_exceeded",
+            )
+
+
+async def in_thread_if_long(size: int, limit: int, work: Callable[[], list[int]]) -> list[int]:
+    """Run ``work`` here when the text is short, in a thread when it would hold up the event loop."""
+    return await trio.to_thread.run_sync(work) if size > limit else work()
+
+
+@frozen
+class Ending:
+    """How a choice ended."""
+
+    reason: str
+
+
+@define(eq=False)
+class Choice:
+    """One sequence with its reader. ``advance`` is called when something may have changed."""
+
+    index: int
+    sequence: Sequence
+    lease: Lease
+    reader: AnswerReader
+    seen: int = 0
+    ended: bool = False
+
+    def advance(self) -> tuple[list[Event], str | None]:
+        """New events, and the finish reason once there is one. Raises the HubError that ended the sequence."""
+        sequence, reader = self.sequence, self.reader
+        events: list[Event] = []
+        tokens = sequence.tokens
+        if self.seen < len(tokens):
+            start, self.seen = self.seen, len(tokens)
+            events = reader.read(tokens[start:] if start or len(tokens) > 1 else tokens)
+        if reader.stopped:
+            self.ended = True
+            self.lease.cancel(sequence)
+            return events, "stop"
+        if sequence.failure is not None:
+            raise sequence.failure
+        if sequence.finish is not None:
+            self.ended = True
+            events += reader.end()
+            if reader.stopped:
+                return events, "stop"
+            return events, sequence.finish
+        if sequence.cancelled:
+            self.ended = True
+        return events, None
+
+
+def usage(request: GenerationRequest, choices: Iterable[Choice]) -> Usage:
+    """Exact counts: the prompt once, and every generated token up to the end or the stop string."""
+    return Usage(
+        prompt_tokens=request.prompt_tokens,
+        completion_tokens=sum(choice.reader.tokens_read for choice in choices),
+    )
+
+
+async def stream(
+    lease: Lease, choices: list[Choice], write: Callable[[Choice, list[Event], str | None], bytes], send: Send
+) -> None:
+    """Send what the choices get as it comes, one send per wake-up and choice, until all have ended.
+
+    A client that lags gets what has gathered meanwhile in one piece. Raises HubError.
+    """
+    running = choices
+    while True:
+        for choice in running:
+            events, finish = choice.advance()
+            if events or finish is not None:
+                data = write(choice, events, finish)
+                if data:
+                    await send(data)
+        running = [choice for choice in running if not choice.ended]
+        if not running:
+            return
+        await lease.wait()
+
+
+async def collect(lease: Lease, choices: list[Choice]) -> list[tuple[list[Event], str]]:
+    """The whole answers, in order. Raises HubError."""
+    gathered: list[tuple[list[Event], str]] = [([], "stop") for _ in choices]
+    running = choices
+    while True:
+        for choice in running:
+            events, finish = choice.advance()
+            gathered[choice.index][0].extend(events)
+            if finish is not None:
+                gathered[choice.index] = (gathered[choice.index][0], finish)
+        running = [choice for choice in running if not choice.ended]
+        if not running:
+            return gathered
+        await lease.wait()

@@ -1,0 +1,1 @@
+"""The hub: models, their actors and workers, admission. Knows nothing of HTTP."""

@@ -1,0 +1,708 @@
+"""One model: its state, its worker, its waiting line's target, its running sequences."""
+
+import itertools
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import trio
+from attrs import define, field, frozen
+
+from rustedvino.config.types import ModelSettings, ServerSettings
+from rustedvino.hub.admission import DeviceQueue, Waiter
+from rustedvino.hub.calls import Calls
+from rustedvino.hub.errors import (
+    BadInput,
+    Busy,
+    EngineFailed,
+    HubError,
+    NeverFits,
+    NotReady,
+    Suspect,
+    Unloading,
+    WorkerLost,
+)
+from rustedvino.hub.lease import FINISHES, GenerationRequest, Lease, Sequence
+from rustedvino.hub.model_files import ModelFiles, ModelProblem
+from rustedvino.hub.pool import block_size, pool_blocks
+from rustedvino.hub.process import WorkerProcess, WorkerStartError, describe_end, ignore_message
+from rustedvino.hub.restarts import DeathRecord, RestartPolicy
+from rustedvino.hub.spares import SparePool
+from rustedvino.hub.states import WITH_WORKER, Event, State, next_state
+from rustedvino.worker.protocol import Message, ProtocolError
+
+log = logging.getLogger(__name__)
+
+SHUTDOWN_GRACE_SECS: Final = 2.0
+"""How long a worker that was told to end may take before it is killed."""
+DEFAULT_RETRY_AFTER_SECS: Final = 2.0
+MAX_RETRY_AFTER_SECS: Final = 60.0
+
+_sequence_numbers = itertools.count(1)
+
+
+@frozen(kw_only=True)
+class ActorStatistics:
+    """A snapshot for health pages, metrics and tests."""
+
+    state: State
+    running: int
+    """Sequences in the worker's batch, those being cancelled included."""
+    waiting: int
+    blocks_reserved: int
+    blocks_total: int
+    cache_usage_percent: float
+    restarts: int
+    tokens_generated: int
+    worker_pid: int | None
+    last_error: str | None
+    load_secs: float | None
+    step_us: int
+    overhead_us: int
+
+
+@frozen
+class Prepared:
+    """What a load needs besides the settings: the model's files, token ids to warm up with, and strings whose
+    encoding by the runtime the worker reports."""
+
+    files: ModelFiles
+    warmup_prompt: list[int]
+    probe_strings: list[str]
+
+
+@define(eq=False)
+class ModelActor:
+    """Owns everything about one model. Calls are made on the event loop; only ``run`` changes the worker.
+
+    ``prepare`` reads the model's files anew; it runs before each load and raises ModelProblem.
+    """
+
+    model_id: str
+    settings: ModelSettings
+    server: ServerSettings
+    device: str
+    queue: DeviceQueue
+    spares: SparePool
+    prepare: Callable[[], Awaitable["Prepared"]]
+    state: State = State.NOT_LOADED
+    files: ModelFiles | None = None
+    facts: dict[str, Any] = field(factory=dict)
+    last_error: str | None = None
+    load_secs: float | None = None
+    restarts: int = 0
+    tokens_generated: int = 0
+    calls: Calls = field(factory=Calls)
+    deaths: DeathRecord = field(init=False)
+    _sequences: dict[int, tuple[Lease, Sequence]] = field(factory=dict)
+    _waiters: dict[int, tuple[Waiter, "_Wait"]] = field(factory=dict)
+    _blocks_reserved: int = 0
+    _worker: WorkerProcess | None = None
+    _loaded: dict[str, Any] | None = None
+    _load_error: tuple[str, str] | None = None
+    _retry_at: float = 0.0
+    _drain_deadline: float = 0.0
+    _cache_usage: float = 0.0
+    _step_us: int = 0
+    _overhead_us: int = 0
+    _news: trio.Event = field(factory=trio.Event)
+    _state_changed: trio.Event = field(factory=trio.Event)
+
+    def __attrs_post_init__(self) -> None:
+        supervisor = self.server.supervisor
+        self.deaths = DeathRecord(
+            RestartPolicy(
+                backoff_base_secs=supervisor.backoff_base_secs,
+                backoff_max_secs=supervisor.backoff_max_secs,
+                max_restarts=supervisor.max_restarts,
+                window_secs=supervisor.restart_window_secs,
+            )
+        )
+
+    # What others ask of the model.
+
+    @property
+    def open(self) -> bool:
+        """Whether waiting requests may be admitted now."""
+        return self.state is State.READY
+
+    @property
+    def slots(self) -> int:
+        """Sequences that may run at once."""
+        return self.settings.max_concurrent_streams or self.server.max_running_seqs
+
+    @property
+    def blocks_total(self) -> int:
+        """Blocks of the KV pool; 0 before the first load."""
+        return int(self.facts.get("num_kv_blocks", 0))
+
+    @property
+    def worker(self) -> WorkerProcess | None:
+        """The worker process, while there is one."""
+        return self._worker
+
+    @property
+    def waits_for_load(self) -> bool:
+        """Whether a request would first have to wait for an on-demand load."""
+        return self.settings.load == "on_demand" and self.state in (State.NOT_LOADED, State.LOADING)
+
+    def statistics(self) -> ActorStatistics:
+        """A snapshot."""
+        return ActorStatistics(
+            state=self.state,
+            running=len(self._sequences),
+            waiting=len(self._waiters),
+            blocks_reserved=self._blocks_reserved,
+            blocks_total=self.blocks_total,
+            cache_usage_percent=self._cache_usage,
+            restarts=self.restarts,
+            tokens_generated=self.tokens_generated,
+            worker_pid=None if self._worker is None else self._worker.pid,
+            last_error=self.last_error,
+            load_secs=self.load_secs,
+            step_us=self._step_us,
+            overhead_us=self._overhead_us,
+        )
+
+    def load(self) -> None:
+        """Ask for the model to be resident. One load serves every asker."""
+        if self.state in (State.FAILED, State.RESTARTING):
+            self.deaths.forgive()
+        self._fire(Event.LOAD)
+
+    def unload(self, drain_secs: float) -> None:
+        """Refuse new requests, let running ones end within ``drain_secs``, then end the worker."""
+        self._drain_deadline = trio.current_time() + drain_secs
+        self._fire(Event.DRAIN)
+
+    def deregister(self) -> None:
+        """Take the model out for good; what runs is ended."""
+        self._fire(Event.DEREGISTER)
+
+    def abort(self, reason: str) -> None:
+        """End every running and waiting request now; the worker frees its sequences as for any cancel."""
+        error = Unloading(reason, retry_after_secs=self._reload_secs)
+        self._refuse_waiting(error)
+        for lease, sequence in list(self._sequences.values()):
+            if not sequence.done:
+                sequence.failure = error
+                self._give_up(lease, sequence)
+            lease.notify()
+
+    async def wait_state(self, *wanted: State) -> State:
+        """Wait until the model is in one of ``wanted``."""
+        while self.state not in wanted:
+            await self._state_changed.wait()
+        return self.state
+
+    async def lease(self, request: GenerationRequest) -> Lease:
+        """Wait for a slot and start the request on the worker.
+
+        The wait ends with Busy after ``admission_queue_timeout_ms``, or with NotReady when the model did not become
+        ready in time (``load_wait_secs`` for a load that this request started or joined). It survives restarts.
+        Raises HubError subclasses. Cancellation leaves nothing behind; an admitted lease must be closed.
+        """
+        if self.deaths.is_culprit(request.fingerprint):
+            raise Suspect("this request was running in two deaths of the model's worker; it is not run again")
+        if self.settings.load == "on_demand":
+            self._fire(Event.REQUEST)
+        self._refuse_if_closed()
+        if len(self._waiters) >= self.server.max_queue_depth:
+            raise Busy(
+                f"{len(self._waiters)} requests are waiting for {self.model_id!r} already",
+                retry_after_secs=self._wait_estimate_secs(),
+            )
+        if self.blocks_total:
+            self._check_ever_fits(request)
+        wait = _Wait(request)
+        waiter = Waiter(self, request.sequences, lambda: self._admit(wait))
+        self._waiters[id(waiter)] = (waiter, wait)
+        patience = self.server.load_wait_secs if self.waits_for_load else self._queue_patience_secs
+        try:
+            with trio.move_on_after(patience) as wait.scope:
+                self.queue.enter(waiter)
+                await wait.done.wait()
+        except trio.Cancelled:
+            if wait.lease is not None:
+                wait.lease.close()
+            raise
+        finally:
+            self._waiters.pop(id(waiter), None)
+            self.queue.discard(waiter)
+        if wait.error is not None:
+            raise wait.error
+        if wait.lease is None:
+            self._refuse_if_closed()
+            raise (
+                self._not_ready()
+                if self.state is not State.READY
+                else Busy(
+                    f"no slot of {self.model_id!r} was free within {patience:g} s",
+                    retry_after_secs=self._wait_estimate_secs(),
+                )
+            )
+        return wait.lease
+
+    async def call(self, method: str, arguments: dict[str, Any]) -> Any:
+        """Ask the loaded worker something that is no generation. Raises NotReady and what Calls.make raises."""
+        if self.state is not State.READY or self._worker is None:
+            raise self._not_ready()
+        return await self.calls.make(self._worker, method, arguments)
+
+    # Admission, called by the device's queue.
+
+    def fits(self, waiter: Waiter) -> bool:
+        """Whether slots and blocks are free for the waiter now. See admission.Target."""
+        request = self._waiters[id(waiter)][1].request
+        return (
+            len(self._sequences) + request.sequences <= self.slots
+            and self._blocks_reserved + self._blocks(request) * request.sequences <= self.blocks_total
+        )
+
+    def _blocks(self, request: GenerationRequest) -> int:
+        """Blocks that one sequence of the request may come to need."""
+        size = int(self.facts["block_size"])
+        return -(-(request.prompt_tokens + self._new_tokens(request)) // size)
+
+    def _new_tokens(self, request: GenerationRequest) -> int:
+        if not request.shrinkable:
+            return request.max_new_tokens
+        per_sequence = self.blocks_total // request.sequences * int(self.facts["block_size"])
+        return max(1, min(request.max_new_tokens, per_sequence - request.prompt_tokens))
+
+    def _check_ever_fits(self, request: GenerationRequest) -> None:
+        """Raise NeverFits for a request that an idle model could not run."""
+        if request.sequences > self.slots:
+            raise NeverFits(
+                f"n is {request.sequences}, but {self.model_id!r} runs at most {self.slots} sequences at once",
+                field="n",
+            )
+        needed = self._blocks(request) * request.sequences
+        if needed > self.blocks_total:
+            size = int(self.facts["block_size"])
+            raise NeverFits(
+                f"{request.sequences} × ({request.prompt_tokens} prompt + {self._new_tokens(request)} new tokens) need "
+                f"{needed * size} tokens of KV pool; the pool of {self.model_id!r} holds {self.blocks_total * size}",
+                field="max_tokens" if not request.shrinkable else "messages",
+            )
+
+    def _admit(self, wait: "_Wait") -> None:
+        request = wait.request
+        assert self._worker is not None
+        new_tokens = self._new_tokens(request)
+        blocks = self._blocks(request)
+        lease = Lease(request, [], self._give_up, admitted_at=trio.current_time())
+        for options in request.options:
+            sequence = Sequence(next(_sequence_numbers), new_tokens, blocks)
+            lease.sequences.append(sequence)
+            self._sequences[sequence.number] = (lease, sequence)
+            self._blocks_reserved += blocks
+            self._worker.send(
+                "submit",
+                sequence.number,
+                request.prompt,
+                {**options, "max_new_tokens": new_tokens},
+                sequence=sequence.number,
+            )
+        self._worker.begin_work(self.server.worker_stall_secs)
+        wait.lease = lease
+        wait.done.set()
+
+    def _give_up(self, lease: Lease, sequence: Sequence) -> None:
+        """A client gave a sequence up. Its slot is free when the worker says so."""
+        if sequence.released or self._worker is None:
+            return
+        if not self._worker.cancel(sequence.number):
+            self._release(lease, sequence)  # it had not left yet and never will
+
+    def _release(self, lease: Lease, sequence: Sequence) -> None:
+        """The sequence has left the worker: free its slot and blocks."""
+        sequence.released = True
+        del self._sequences[sequence.number]
+        self._blocks_reserved -= sequence.blocks
+        if not self._sequences:
+            if self._worker is not None:
+                self._worker.end_work()
+            self._tell()
+        if all(other.released for other in lease.sequences):
+            self.queue.release()
+        else:
+            self.queue.pump()
+        lease.notify()
+
+    # Messages of the worker, called by its reader.
+
+    def _handle(self, message: Message) -> None:
+        match message[0]:
+            case "step":
+                self._step(message[1], message[2])
+            case "rejected":
+                _, number, kind, text = message
+                lease, sequence = self._sequences[number]
+                sequence.failure = BadInput(str(text)) if kind == "bad_input" else EngineFailed(str(text))
+                self._release(lease, sequence)
+            case "reply" | "call_error":
+                self.calls.handle(message)
+            case "loaded":
+                _, facts = message
+                self._check_facts(facts)
+                self._loaded = facts
+                self._tell()
+            case "load_error":
+                _, kind, text = message
+                self._load_error = (str(kind), str(text))
+                self._tell()
+
+    def _check_facts(self, facts: Any) -> None:
+        if self.state is not State.LOADING or self._loaded is not None:
+            raise ProtocolError("loaded came twice or uncalled for")
+        for name in ("block_size", "num_kv_blocks"):
+            if not isinstance(facts.get(name), int) or facts[name] <= 0:
+                raise ProtocolError(f"loaded without a valid {name}")
+
+    def _step(self, deltas: list[Any], stats: list[Any]) -> None:
+        usage, inside_us, total_us = stats
+        self._cache_usage = float(usage)
+        self._step_us = inside_us
+        self._overhead_us = total_us - inside_us
+        finished: list[tuple[Lease, Sequence]] = []
+        for number, ids, finish, logprobs in deltas:
+            lease, sequence = self._sequences[number]
+            if ids:
+                tokens = sequence.tokens
+                tokens += ids
+                if len(tokens) > sequence.max_new_tokens or not all(type(token) is int for token in ids):
+                    raise ProtocolError("more tokens than were asked for, or tokens that are no integers")
+                self.tokens_generated += len(ids)
+                if logprobs is not None:
+                    sequence.logprobs += logprobs
+            if finish is not None:
+                self._finish(sequence, finish)
+                finished.append((lease, sequence))
+            lease.notify()
+        # Freed after all deltas were taken: an admission may follow from each release.
+        for lease, sequence in finished:
+            self._release(lease, sequence)
+
+    def _finish(self, sequence: Sequence, finish: str) -> None:
+        if finish in FINISHES:
+            if sequence.tokens:
+                sequence.finish = "stop" if finish == "stop" else "length"
+            else:
+                sequence.failure = EngineFailed("the model generated no token at all")
+        elif finish == "ignored":
+            sequence.failure = EngineFailed("the runtime dropped the sequence because its KV pool was full")
+        elif finish == "cancelled":
+            sequence.cancelled = True
+        else:
+            raise ProtocolError(f"unknown finish {finish!r}")
+        lease = self._sequences[sequence.number][0]
+        if sequence.finish is not None:
+            self.deaths.completed(lease.request.fingerprint)
+
+    # The life of the model.
+
+    async def run(self) -> None:
+        """Live until deregistered. Cancellation ends the worker with the server; its process is reaped elsewhere."""
+        while self.state is not State.GONE:
+            match self.state:
+                case State.LOADING:
+                    await self._load()
+                case State.READY:
+                    await self._attend()
+                case State.DRAINING:
+                    await self._drain()
+                case State.RESTARTING | State.FAILED:
+                    await self._rest()
+                case State.NOT_LOADED:
+                    await self._news_or(None)
+        self._refuse_waiting(NotReady("model_not_found", f"{self.model_id!r} was removed", retry_after_secs=None))
+
+    async def _load(self) -> None:
+        started = trio.current_time()
+        self._loaded = self._load_error = None
+        with trio.move_on_after(self.server.load_timeout_secs) as scope:
+            try:
+                spec = await self._spec()
+                await self._take_worker()
+            except ModelProblem as error:
+                self._fail_load(Event.LOAD_ERROR, str(error))
+                return
+            except WorkerStartError as error:
+                self._died(Event.CRASH, str(error))
+                return
+            worker = self._worker
+            assert worker is not None
+            if self.state is not State.LOADING:
+                await self._end_worker("the load was cancelled")
+                return
+            worker.begin_work(self.server.load_timeout_secs)
+            worker.send("load", spec)
+            while self.state is State.LOADING and not (self._loaded or self._load_error or worker.ended.is_set()):
+                await self._news_or(None)
+        worker = self._worker
+        if scope.cancelled_caught:
+            await self._end_worker("the load took too long")
+            self._fail_load(Event.DEADLINE, f"the load did not end within {self.server.load_timeout_secs:g} s")
+        elif self.state is not State.LOADING:
+            await self._end_worker("the load was cancelled")
+        elif self._load_error is not None:
+            await self._end_worker("the load failed")
+            self._fail_load(Event.LOAD_ERROR, self._load_error[1])
+        elif self._loaded is not None:
+            assert worker is not None
+            worker.end_work()
+            self.facts = self._loaded
+            self.load_secs = trio.current_time() - started
+            self.last_error = None
+            log.info("model %s is ready on %s after %.1f s", self.model_id, self.device, self.load_secs)
+            self._fire(Event.READY)
+            self._welcome_waiting()
+        else:
+            self._worker_died()
+
+    async def _spec(self) -> dict[str, Any]:
+        prepared = await self.prepare()
+        self.files = files = prepared.files
+        threads = self.settings.num_threads or self.server.num_threads
+        properties: dict[str, Any] = {}
+        if self.server.kv_cache_precision:
+            properties["KV_CACHE_PRECISION"] = self.server.kv_cache_precision
+        if threads and self.device == "CPU":
+            properties["INFERENCE_NUM_THREADS"] = threads
+        if self.server.ov_cache_dir is not None:
+            properties["CACHE_DIR"] = str(self.server.ov_cache_dir)
+        properties |= self.settings.plugin_config
+        return {
+            "kind": files.kind,
+            "path": str(files.folder),
+            "device": self.device,
+            "properties": properties,
+            "num_kv_blocks": pool_blocks(files, self.server, self.settings, self.device),
+            "block_size": block_size(self.device),
+            "max_num_batched_tokens": self.server.max_num_batched_tokens,
+            "max_num_seqs": self.slots,
+            "enable_prefix_caching": self.server.enable_prefix_caching,
+            "warmup_prompt": prepared.warmup_prompt,
+            "probe_strings": prepared.probe_strings,
+        }
+
+    async def _take_worker(self) -> None:
+        worker = await self.spares.take()
+        worker.label = self.model_id
+        worker.handler = self._handle
+        worker.stall_secs = self.server.worker_stall_secs
+        self._worker = worker
+        self.spares.nursery.start_soon(self._notice_end, worker)
+
+    async def _notice_end(self, worker: WorkerProcess) -> None:
+        await worker.ended.wait()
+        if worker is self._worker:
+            self._tell()
+
+    async def _attend(self) -> None:
+        assert self._worker is not None
+        while self.state is State.READY and not self._worker.ended.is_set():
+            await self._news_or(None)
+        if self.state is State.READY:
+            self._worker_died()
+        elif self.state is State.GONE:
+            await self._end_worker("the model was removed")
+
+    async def _drain(self) -> None:
+        worker = self._worker
+        assert worker is not None
+        self._refuse_waiting(Unloading(f"{self.model_id!r} is being unloaded", retry_after_secs=self._reload_secs))
+        while self.state is State.DRAINING and self._sequences and not worker.ended.is_set():
+            if not await self._news_or(self._drain_deadline):
+                break
+        late = bool(self._sequences)
+        if worker.ended.is_set():
+            self._lose_running(WorkerLost(_end_text(worker), retry_after_secs=self._reload_secs))
+            self._worker = None
+            self._fire(Event.CRASH)
+            return
+        await self._end_worker("the model was unloaded")
+        self._fire(Event.DEADLINE if late else Event.DRAINED)
+
+    async def _rest(self) -> None:
+        state = self.state
+        while self.state is state:
+            if not await self._news_or(self._retry_at):
+                self._fire(Event.RETRY_TIME)
+
+    def _worker_died(self) -> None:
+        worker = self._worker
+        assert worker is not None
+        assert worker.end is not None
+        text = describe_end(worker.end)
+        event = Event.STALL if worker.end.kind == "stall" else Event.CRASH
+        self._died(event, text, tail=worker.end.stderr_tail)
+
+    def _died(self, event: Event, text: str, *, tail: str = "") -> None:
+        """The worker is gone: end what ran, keep what waits, decide about a restart."""
+        now = trio.current_time()
+        self.last_error = text
+        self.deaths.died(now, {lease.request.fingerprint for lease, _ in self._sequences.values()})
+        count = self.deaths.count(now)
+        exhausted = self.deaths.exhausted(now)
+        delay = self.deaths.policy.backoff_secs(count)
+        log.error("the worker of model %s was lost: %s", self.model_id, text)
+        self._worker = None
+        self.calls.fail_all(text, retry_after_secs=delay + self._reload_secs)
+        if exhausted:
+            self.last_error = f"{count} worker deaths within {self.deaths.policy.window_secs:g} s; the last: {text}"
+            if tail:
+                self.last_error += f"\n{tail[-2000:]}"
+            self._fail_load(Event.EXHAUSTED, self.last_error)
+        else:
+            self.restarts += 1
+            self._retry_at = now + delay
+            self._fire(event)
+        self._lose_running(
+            WorkerLost(
+                f"the worker of {self.model_id!r} was lost: {text}",
+                retry_after_secs=max(1.0, delay + self._reload_secs),
+            )
+        )
+
+    def _fail_load(self, event: Event, text: str) -> None:
+        self.last_error = text
+        self._retry_at = trio.current_time() + self.deaths.policy.window_secs
+        log.error("model %s failed: %s", self.model_id, text)
+        self._fire(event)
+        if self.state is State.FAILED:
+            self._refuse_waiting(self._not_ready())
+
+    async def _end_worker(self, reason: str) -> None:
+        """End the worker, kindly first, and whatever still ran on it."""
+        worker = self._worker
+        if worker is None:
+            return
+        worker.handler = ignore_message  # steps still on their way are about sequences that end here
+        self._lose_running(Unloading(f"{self.model_id!r} was unloaded: {reason}", retry_after_secs=self._reload_secs))
+        if self.state is State.DRAINING or self.state is State.NOT_LOADED:
+            worker.send("shutdown")
+            with trio.move_on_after(SHUTDOWN_GRACE_SECS):
+                await worker.ended.wait()
+        worker.kill("killed", reason)
+        await worker.ended.wait()
+        self._worker = None
+
+    def _lose_running(self, error: HubError) -> None:
+        for lease, sequence in list(self._sequences.values()):
+            if not sequence.done:
+                sequence.failure = error
+            self._release(lease, sequence)
+
+    # Waiting requests.
+
+    @property
+    def _queue_patience_secs(self) -> float:
+        return self.server.admission_queue_timeout_ms / 1000
+
+    @property
+    def _reload_secs(self) -> float:
+        return self.load_secs or DEFAULT_RETRY_AFTER_SECS
+
+    def _welcome_waiting(self) -> None:
+        """The model became ready: those who waited for a load now wait for a slot, with a slot's patience."""
+        deadline = trio.current_time() + self._queue_patience_secs
+        for waiter, wait in list(self._waiters.values()):
+            if wait.scope is not None:
+                wait.scope.deadline = min(wait.scope.deadline, deadline)
+            try:
+                self._check_ever_fits(wait.request)
+            except NeverFits as error:
+                wait.refuse(error)
+                self.queue.discard(waiter)
+        self.queue.pump()
+
+    def _refuse_waiting(self, error: HubError) -> None:
+        for waiter, wait in list(self._waiters.values()):
+            wait.refuse(error)
+            self.queue.discard(waiter)
+
+    def _refuse_if_closed(self) -> None:
+        if self.state in (State.FAILED, State.DRAINING, State.GONE) or (
+            self.state is State.NOT_LOADED and self.settings.load != "on_demand"
+        ):
+            raise self._not_ready()
+
+    def _not_ready(self) -> NotReady:
+        match self.state:
+            case State.FAILED:
+                wait = max(1.0, self._retry_at - trio.current_time())
+                return NotReady("model_failed", f"{self.model_id!r} failed: {self.last_error}", retry_after_secs=wait)
+            case State.DRAINING:
+                return NotReady(
+                    "model_unloading",
+                    f"{self.model_id!r} is being unloaded",
+                    retry_after_secs=self._reload_secs,
+                )
+            case State.RESTARTING:
+                wait = max(1.0, self._retry_at - trio.current_time() + self._reload_secs)
+                return NotReady(
+                    "worker_restarting",
+                    f"the worker of {self.model_id!r} is being restarted: {self.last_error}",
+                    retry_after_secs=wait,
+                )
+            case State.LOADING:
+                return NotReady(
+                    "model_loading", f"{self.model_id!r} is being loaded", retry_after_secs=self._reload_secs
+                )
+            case _:
+                return NotReady("model_not_loaded", f"{self.model_id!r} is not loaded", retry_after_secs=None)
+
+    def _wait_estimate_secs(self) -> float:
+        """A guess at when a slot will be free: the queue's length in batches, at the patience of one."""
+        batches = 1 + len(self._waiters) // max(1, self.slots)
+        return min(MAX_RETRY_AFTER_SECS, float(batches))
+
+    # The one place where the state changes.
+
+    def _fire(self, event: Event) -> None:
+        before = self.state
+        after = next_state(before, event)
+        if after is before:
+            return
+        self.state = after
+        log.info("model %s: %s → %s (%s)", self.model_id, before, after, event)
+        if before in WITH_WORKER and after not in WITH_WORKER:
+            self._cache_usage = 0.0
+        if after is State.NOT_LOADED or after is State.DRAINING:
+            self._refuse_waiting(self._not_ready())
+        changed, self._state_changed = self._state_changed, trio.Event()
+        changed.set()
+        self._tell()
+
+    def _tell(self) -> None:
+        self._news.set()
+
+    async def _news_or(self, deadline: float | None) -> bool:
+        """Wait until something happened that ``run`` should look at; False when ``deadline`` came first."""
+        with trio.CancelScope(deadline=float("inf") if deadline is None else deadline):
+            await self._news.wait()
+            self._news = trio.Event()
+            return True
+        return False
+
+
+@define(eq=False)
+class _Wait:
+    """A request in line, and what came of it."""
+
+    request: GenerationRequest
+    done: trio.Event = field(factory=trio.Event)
+    lease: Lease | None = None
+    error: HubError | None = None
+    scope: trio.CancelScope | None = None
+
+    def refuse(self, error: HubError) -> None:
+        if not self.done.is_set():
+            self.error = error
+            self.done.set()
+
+
+def _end_text(worker: WorkerProcess) -> str:
+    return describe_end(worker.end) if worker.end is not None else "the worker ended"

@@ -1,0 +1,321 @@
+"""One worker process as the server sees it: frames, logs, progress, end."""
+
+import logging
+import os
+import subprocess
+from collections import deque
+from collections.abc import Callable
+from typing import IO, Any, Final, Literal
+
+import trio
+from attrs import define, field, frozen
+
+from rustedvino.worker import platform
+from rustedvino.worker.protocol import (
+    FROM_WORKER,
+    PROTOCOL_VERSION,
+    FrameDecoder,
+    Message,
+    ProtocolError,
+    encode_frame,
+)
+
+log = logging.getLogger(__name__)
+
+HELLO_TIMEOUT_SECS: Final = 120.0
+"""Interpreter start and import of the runtime, on a machine with every core busy."""
+WATCH_TICK_SECS: Final = 1.0
+PING_INTERVAL_SECS: Final = 10.0
+LAST_WORDS_SECS: Final = 1.0
+"""How long a dead worker's socket and log pipes are read for what it still said."""
+REAP_SECS: Final = 5.0
+LOG_LINE_BYTES: Final = 8 * 1024
+LOG_TAIL_BYTES: Final = 64 * 1024
+_RECEIVE_BYTES: Final = 256 * 1024
+
+EndKind = Literal["exit", "stall", "protocol", "killed"]
+
+
+class WorkerStartError(Exception):
+    """A worker process could not be started, or ended before its hello."""
+
+
+@frozen
+class WorkerEnd:
+    """How a worker ended. ``text`` is one line; ``fault`` is what the worker said of its own end."""
+
+    kind: EndKind
+    text: str
+    exit_code: int | None
+    stderr_tail: str
+    fault: tuple[str, str] | None = None
+
+
+def ignore_message(message: Message) -> None:
+    """Take a message that nobody asked for any more."""
+
+
+@define(eq=False)
+class WorkerProcess:
+    """Start with ``await nursery.start(worker.run)``; then ``await worker.hello()``.
+
+    Messages reach ``handler`` in the reader's task; it must not block and raises ProtocolError when the worker
+    sent what it may not. Everything else is plain calls: ``send`` and ``kill`` never wait.
+    """
+
+    role: str
+    stall_secs: float
+    environment: dict[str, str] = field(factory=lambda: dict(os.environ))
+    handler: Callable[[Message], None] = ignore_message
+    label: str = "spare"
+    facts: dict[str, Any] = field(factory=dict)
+    ended: trio.Event = field(factory=trio.Event)
+    end: WorkerEnd | None = None
+    _process: "subprocess.Popen[bytes] | None" = None
+    _stream: trio.SocketStream | None = None
+    _outbox: deque[tuple[int | None, bytes]] = field(factory=deque)
+    _outbox_filled: trio.Event = field(factory=trio.Event)
+    _greeted: trio.Event = field(factory=trio.Event)
+    _over: trio.Event = field(factory=trio.Event)
+    _tail: deque[bytes] = field(factory=deque)
+    _tail_bytes: int = 0
+    _cause: tuple[EndKind, str] | None = None
+    _fault: tuple[str, str] | None = None
+    _exit_code: int | None = None
+    _work_bound_secs: float | None = None
+    _deadline: float | None = None
+    _last_frame: float = 0.0
+
+    @property
+    def pid(self) -> int:
+        """Process id. Only after start."""
+        assert self._process is not None
+        return self._process.pid
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Start the process, serve its pipes until it has ended, reap it and set ``ended``.
+
+        Cancellation kills the process; it is reaped under a bounded shield.
+        Raises WorkerStartError when it cannot be started at all.
+        """
+        try:
+            # On the main thread, by plain Popen: see platform.spawn_worker.
+            self._process, sock = platform.spawn_worker(self.role, self.environment)
+        except OSError as error:
+            raise WorkerStartError(f"cannot start a worker process: {error}") from error
+        sock.setblocking(False)
+        self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
+        self._last_frame = trio.current_time()
+        try:
+            async with trio.open_nursery() as readers:
+                assert self._process.stdout is not None
+                assert self._process.stderr is not None
+                readers.start_soon(self._drain, self._process.stdout)
+                readers.start_soon(self._drain, self._process.stderr)
+                readers.start_soon(self._read)
+                async with trio.open_nursery() as others:
+                    others.start_soon(self._write)
+                    others.start_soon(self._watch)
+                    others.start_soon(self._wait_exit)
+                    task_status.started()
+                    await self._over.wait()
+                    others.cancel_scope.cancel()
+                if self._exit_code is None:
+                    self._process.kill()
+                readers.cancel_scope.deadline = trio.current_time() + LAST_WORDS_SECS
+        finally:
+            await self._reap()
+
+    async def hello(self) -> None:
+        """Wait for the worker's greeting. Raises WorkerStartError; the process is then ended."""
+        with trio.move_on_after(HELLO_TIMEOUT_SECS) as scope:
+            async with trio.open_nursery() as nursery:
+
+                async def stop_when(event: trio.Event) -> None:
+                    await event.wait()
+                    nursery.cancel_scope.cancel()
+
+                nursery.start_soon(stop_when, self._greeted)
+                nursery.start_soon(stop_when, self.ended)
+        if self.ended.is_set():
+            assert self.end is not None
+            raise WorkerStartError(describe_end(self.end))
+        if scope.cancelled_caught:
+            self.kill("stall", f"no hello within {HELLO_TIMEOUT_SECS:g} s")
+            raise WorkerStartError(f"a worker process gave no sign within {HELLO_TIMEOUT_SECS:g} s of its start")
+
+    def send(self, *message: Any, sequence: int | None = None) -> None:
+        """Queue one message. Frames leave in order, whole. ``sequence`` marks a frame that a cancel may take back.
+
+        Raises FrameTooLarge. Messages to a worker that has ended vanish: its end is reported by ``ended``.
+        """
+        self._queue(sequence, encode_frame(message), front=False)
+
+    def cancel(self, sequence: int) -> bool:
+        """Cancel a sequence ahead of all queued frames. False when its submit had not left yet: it never will."""
+        for entry in self._outbox:
+            if entry[0] == sequence:
+                self._outbox.remove(entry)
+                return False
+        self._queue(None, encode_frame(("cancel", sequence)), front=True)
+        return True
+
+    def kill(self, kind: EndKind, reason: str) -> None:
+        """End the process now. The first reason given is the one reported."""
+        if self._cause is None:
+            self._cause = (kind, reason)
+        self._over.set()
+
+    def begin_work(self, bound_secs: float) -> None:
+        """From now on the worker must send a frame within ``bound_secs``, each frame moving the bound."""
+        if self._work_bound_secs != bound_secs:
+            self._work_bound_secs = bound_secs
+            self._deadline = trio.current_time() + bound_secs
+
+    def end_work(self) -> None:
+        """The worker owes nothing; it is pinged now and then."""
+        self._work_bound_secs = None
+        self._deadline = None
+
+    def _queue(self, sequence: int | None, frame: bytes, *, front: bool) -> None:
+        if front:
+            self._outbox.appendleft((sequence, frame))
+        else:
+            self._outbox.append((sequence, frame))
+        self._outbox_filled.set()
+
+    async def _write(self) -> None:
+        assert self._stream is not None
+        while True:
+            while self._outbox:
+                _, frame = self._outbox.popleft()
+                try:
+                    await self._stream.send_all(frame)
+                except (trio.BrokenResourceError, trio.ClosedResourceError):
+                    return  # the reader sees the end of the stream and says so
+            self._outbox_filled = trio.Event()
+            await self._outbox_filled.wait()
+
+    async def _read(self) -> None:
+        assert self._stream is not None
+        decoder = FrameDecoder(FROM_WORKER)
+        try:
+            while True:
+                try:
+                    data = await self._stream.receive_some(_RECEIVE_BYTES)
+                except (trio.BrokenResourceError, trio.ClosedResourceError):
+                    break
+                if not data:
+                    decoder.end()
+                    break
+                self._last_frame = trio.current_time()
+                if self._work_bound_secs is not None:
+                    self._deadline = self._last_frame + self._work_bound_secs
+                else:
+                    self._deadline = None
+                for message in decoder.feed(data):
+                    self._dispatch(message)
+        except ProtocolError as error:
+            self.kill("protocol", f"protocol error: {error}")
+            return
+        # The stream has ended, so the process is ending or useless. Its exit code is worth a moment.
+        with trio.move_on_after(LAST_WORDS_SECS):
+            await self._over.wait()
+            return
+        self.kill("protocol", "the worker closed its frame socket")
+
+    def _dispatch(self, message: Message) -> None:
+        kind = message[0]
+        try:
+            if kind == "hello":
+                _, facts = message
+                if facts.get("protocol") != PROTOCOL_VERSION:
+                    raise ProtocolError(f"protocol {facts.get('protocol')!r} where {PROTOCOL_VERSION} is spoken")
+                self.facts = facts
+                self._greeted.set()
+            elif kind == "pong":
+                pass  # any frame is a sign of life
+            elif kind == "fault":
+                _, fault_kind, text = message
+                self._fault = (str(fault_kind), str(text))
+            else:
+                self.handler(message)
+        except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+            raise ProtocolError(f"malformed {kind} message: {error}") from error
+
+    async def _wait_exit(self) -> None:
+        assert self._process is not None
+        code = await platform.wait_exit(self._process)
+        self._exit_code = code
+        self.kill("exit", platform.describe_exit(code))
+
+    async def _watch(self) -> None:
+        """Find a worker that makes no progress. Each finding must hold for two ticks in a row:
+        the first may be our own lateness, or a job control stop of the whole group."""
+        number = 0
+        suspicion = 0
+        while True:
+            await trio.sleep(WATCH_TICK_SECS)
+            now = trio.current_time()
+            stopped = platform.is_stopped(self.pid)
+            if not stopped and (self._deadline is None or now < self._deadline):
+                suspicion = 0
+                if self._deadline is None and self._greeted.is_set() and now - self._last_frame >= PING_INTERVAL_SECS:
+                    number += 1
+                    self.send("ping", number)
+                    self._deadline = now + self.stall_secs
+                continue
+            suspicion += 1
+            if suspicion >= 2:
+                what = "stopped by a signal" if stopped else "no progress within its bound"
+                log.warning("worker %s (pid %d): %s", self.label, self.pid, what)
+                self.kill("stall", what)
+                return
+
+    async def _drain(self, pipe: IO[bytes]) -> None:
+        """Read a log pipe whatever happens, so that a chatty worker never blocks on it."""
+        line = bytearray()
+        async with platform.receive_stream(pipe) as stream:
+            while data := await stream.receive_some(_RECEIVE_BYTES):
+                *complete, rest = data.split(b"\n")
+                for part in complete:
+                    self._log_line(bytes(line + part)[:LOG_LINE_BYTES])
+                    line.clear()
+                if len(line) < LOG_LINE_BYTES:
+                    line += rest[: LOG_LINE_BYTES - len(line)]
+            if line:
+                self._log_line(bytes(line))
+
+    def _log_line(self, line: bytes) -> None:
+        self._tail.append(line)
+        self._tail_bytes += len(line) + 1
+        while self._tail_bytes > LOG_TAIL_BYTES:
+            self._tail_bytes -= len(self._tail.popleft()) + 1
+        log.debug("worker %s: %s", self.label, line.decode("utf-8", "replace"))
+
+    async def _reap(self) -> None:
+        assert self._process is not None
+        assert self._stream is not None
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + REAP_SECS):
+            if self._exit_code is None:
+                self._process.kill()
+                self._exit_code = await platform.wait_exit(self._process)
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + REAP_SECS):
+            await trio.aclose_forcefully(self._stream)
+        for pipe in (self._process.stdout, self._process.stderr):
+            assert pipe is not None
+            pipe.close()
+        kind, text = self._cause or ("killed", "the server is ending")
+        tail = b"\n".join(self._tail).decode("utf-8", "replace")
+        self.end = WorkerEnd(kind, text, self._exit_code, tail, self._fault)
+        self.ended.set()
+        log.info("worker %s (pid %d) ended: %s", self.label, self._process.pid, describe_end(self.end))
+
+
+def describe_end(end: WorkerEnd) -> str:
+    """One line for people: the worker's own words if it had any, else how it ended and its last line of stderr."""
+    if end.fault is not None:
+        return end.fault[1]
+    text = f"the worker process ended: {end.text}"
+    lines = end.stderr_tail.strip().splitlines()
+    return f"{text}; last output: {lines[-1][:300]}" if lines else text

@@ -1,0 +1,136 @@
+"""Start-up, signals and shutdown of the server, and its command line."""
+
+import argparse
+import logging
+import signal
+import sys
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import attrs
+import trio
+
+from rustedvino import __version__
+from rustedvino.config import ConfigError, LoadedConfig, check_bind, demo_config, load_config
+from rustedvino.config.render import default_config_json, default_model_json
+from rustedvino.http.app import create_app, plain_headers
+from rustedvino.http.context import ServerContext, git_hash
+from rustedvino.http.listener import open_listener
+from rustedvino.http.options import ServeOptions
+from rustedvino.http.serve import HttpServer, serve
+from rustedvino.hub.hub import Hub
+
+log = logging.getLogger("rustedvino")
+
+LAST_WORDS_SECS: Final = 2.0
+"""How long aborted answers may take to send their error before their connections are reset."""
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+
+
+async def run_server(
+    config: LoadedConfig, *, task_status: trio.TaskStatus[tuple[HttpServer, Hub]] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Serve until SIGINT or SIGTERM: stop accepting, drain, abort the rest, end the workers. A second signal ends at
+    once. Raises OSError when the address cannot be listened on."""
+    settings = config.settings
+    listener = open_listener(settings.bind_addr, settings.port, client_stall_secs=settings.client_stall_secs)
+    options = ServeOptions(client_stall_secs=settings.client_stall_secs, answer_headers=lambda: list(plain_headers()))
+    hub = Hub(settings)
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with trio.open_nursery() as outer:
+            await outer.start(hub.run)
+            app = create_app(ServerContext(settings, hub, git_hash()))
+            async with trio.open_nursery() as inner:
+                http: HttpServer = await inner.start(partial(serve, app, [listener], options=options))
+                for host, port in http.addresses:
+                    log.info("listening on http://%s:%d", host, port)
+                task_status.started((http, hub))
+                await anext(signals)
+                log.info("shutting down; running requests may take up to %g s", settings.shutdown_drain_secs)
+                inner.start_soon(_end_at_second_signal, signals, outer.cancel_scope)
+                await _shut_down(http, hub, settings.shutdown_drain_secs)
+                inner.cancel_scope.cancel()
+            outer.cancel_scope.cancel()
+    log.info("ended")
+
+
+async def _shut_down(http: HttpServer, hub: Hub, drain_secs: float) -> None:
+    if await http.drain(trio.current_time() + drain_secs):
+        return
+    log.warning("aborting what still runs")
+    hub.abort("the server is shutting down")
+    await http.drain(trio.current_time() + LAST_WORDS_SECS)
+    http.abort_all()
+
+
+async def _end_at_second_signal(signals: AsyncIterator[int], everything: trio.CancelScope) -> None:
+    await anext(signals)
+    log.warning("second signal: ending at once")
+    everything.cancel()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The ``rustedvino`` command. Returns its exit code."""
+    options = _parser().parse_args(arguments)
+    if options.print_default_config:
+        print(default_config_json())
+        return EXIT_OK
+    if options.print_default_model:
+        print(default_model_json())
+        return EXIT_OK
+    try:
+        config = _config(options)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return EXIT_FAILED
+    if options.check_config:
+        print("the configuration is valid")
+        return EXIT_OK
+    logging.basicConfig(
+        level=config.settings.log_level.upper(),
+        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    try:
+        trio.run(run_server, config)
+    except OSError as error:
+        print(error.strerror or error, file=sys.stderr)
+        return EXIT_FAILED
+    return EXIT_OK
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="rustedvino", description="OpenAI-compatible inference server on OpenVINO GenAI"
+    )
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--config", type=Path, metavar="FILE", help="settings to serve by")
+    source.add_argument("--demo", action="store_true", help="serve the embedded demo model without a config")
+    parser.add_argument("--bind-addr", metavar="ADDR", help="listen on this address instead of the configured one")
+    parser.add_argument("--port", type=int, help="listen on this port instead of the configured one; 0 = any free one")
+    parser.add_argument("--check-config", action="store_true", help="report every problem of the config and exit")
+    parser.add_argument("--print-default-config", action="store_true", help="print all global settings and exit")
+    parser.add_argument("--print-default-model", action="store_true", help="print all per-model settings and exit")
+    parser.add_argument("--version", action="version", version=f"rustedvino {__version__}")
+    return parser
+
+
+def _config(options: argparse.Namespace) -> LoadedConfig:
+    """The configuration that the options ask for. Raises ConfigError."""
+    config = demo_config() if options.demo else load_config(options.config or Path("config.json"))
+    changes = {name: value for name in ("bind_addr", "port") if (value := getattr(options, name)) is not None}
+    if changes:
+        config = attrs.evolve(config, settings=attrs.evolve(config.settings, **changes))
+        problem = check_bind(config.settings, has_keys=config.keys_path is not None and config.keys_path.is_file())
+        if problem is not None:
+            raise ConfigError([problem])
+    return config
+
+
+if __name__ == "__main__":
+    sys.exit(main())

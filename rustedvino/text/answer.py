@@ -1,0 +1,129 @@
+"""From the token ids of one sequence to what its client sees: text, reasoning, tool calls, the end."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from rustedvino.text.decoding import TokenDecoder
+from rustedvino.text.stops import StopMatcher
+from rustedvino.text.tools.events import Content, Event, ToolCallEnd, ToolCallStart
+from rustedvino.text.tools.pieces import ControlToken, Piece
+
+
+class Parser(Protocol):
+    """Splits a model's output into events, incrementally."""
+
+    def push(self, piece: Piece) -> list[Event]:
+        """Take the next piece."""
+
+    def finish(self) -> list[Event]:
+        """The output has ended: give what was held back."""
+
+
+class AnswerReader:
+    """Reads one sequence, token by token; the same for streamed and whole answers, so that they are equal.
+
+    ``controls`` are the added tokens by id; special ones mean something to a parser or are dropped, the others are
+    text. ``eos_token_ids`` end a sequence and are never text. ``stops`` are looked for in the answer's content,
+    not in its reasoning: a reasoning model would otherwise stop before it answers.
+    """
+
+    def __init__(
+        self,
+        decoder: TokenDecoder,
+        controls: Mapping[int, ControlToken],
+        eos_token_ids: frozenset[int],
+        *,
+        stops: Sequence[str] = (),
+        parser: Parser | None = None,
+    ) -> None:
+        self._decoder = decoder
+        self._controls = controls
+        self._eos = eos_token_ids
+        self._matcher = StopMatcher(stops) if stops else None
+        self._parser = parser
+        self.tokens_read = 0
+        self.stopped = False
+        """Whether a stop string was found: what the sequence still has is not part of the answer."""
+        self.tool_calls = 0
+        self.last_call_complete = True
+
+    def read(self, ids: Iterable[int]) -> list[Event]:
+        """The events of further token ids, adjacent content joined. Nothing after a stop string."""
+        text = ""
+        events: list[Event] = []
+        plain = self._parser is None and self._matcher is None
+        push = self._decoder.push
+        for token_id in ids:
+            if self.stopped:
+                break
+            self.tokens_read += 1
+            control = self._controls.get(token_id)
+            if control is None:
+                piece = push(token_id)
+                if not piece:
+                    continue
+                if plain:
+                    text += piece
+                else:
+                    self._take(piece, events)
+                continue
+            held = self._decoder.flush()
+            if plain:
+                text += held + ("" if control.special or token_id in self._eos else control.text)
+                continue
+            if held:
+                self._take(held, events)
+            if token_id not in self._eos:
+                self._take(control, events)
+        if text:
+            events.append(Content(text))
+        return events
+
+    def end(self) -> list[Event]:
+        """The sequence has ended: the events of what was held back."""
+        events: list[Event] = []
+        if self.stopped:
+            return events
+        held = self._decoder.flush()
+        if held:
+            self._take(held, events)
+        if self._parser is not None:
+            self._accept(self._parser.finish(), events)
+        if self._matcher is not None and not self.stopped:
+            rest = self._matcher.flush().text_to_emit
+            if rest:
+                events.append(Content(rest))
+        return events
+
+    def _take(self, piece: Piece, events: list[Event]) -> None:
+        if self._parser is not None:
+            self._accept(self._parser.push(piece), events)
+        elif isinstance(piece, str):
+            self._content(piece, events)
+        elif not piece.special:
+            self._content(piece.text, events)
+
+    def _accept(self, new: list[Event], events: list[Event]) -> None:
+        for event in new:
+            if self.stopped:
+                return
+            if isinstance(event, Content):
+                self._content(event.text, events)
+                continue
+            if isinstance(event, ToolCallStart):
+                self.tool_calls += 1
+            elif isinstance(event, ToolCallEnd):
+                self.last_call_complete = event.complete
+            events.append(event)
+
+    def _content(self, text: str, events: list[Event]) -> None:
+        if self._matcher is not None:
+            result = self._matcher.push(text)
+            text = result.text_to_emit
+            self.stopped = result.hit is not None
+        if text:
+            last = events[-1] if events else None
+            if isinstance(last, Content):
+                events[-1] = Content(last.text + text)
+            else:
+                events.append(Content(text))

@@ -1,0 +1,448 @@
+"""The server's tokenizer: text to ids and back, from a model's tokenizer.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from tokenizers import AddedToken, Tokenizer
+
+from rustedvino.text.decoding import BYTE_LEVEL_ALPHABET, Decoding, TokenDecoder
+from rustedvino.text.markers import ControlMarker, ControlString
+
+LONG_TEXT_CHARS: Final = 16_384
+"""Encoding a longer text takes over about 5 ms. It is done without the GIL: run it in a thread."""
+
+TOKENIZER_FILE: Final = "tokenizer.json"
+_TOKENIZER_MAX_BYTES: Final = 256 * 1024**2
+
+_SHRINKING_BY_AT_MOST: Final = {
+    "NFC": 4,
+    "NFD": 4,
+    "NFKC": 4,
+    "NFKD": 4,
+    "Lowercase": 4,
+    "Prepend": 1,
+    "ByteLevel": 1,
+}
+"""Normalizers that shorten UTF-8 text by at most this factor, however it is chosen."""
+
+_HTML_ELEMENTS: Final = frozenset(
+    [
+        *(
+            "table",
+            "caption",
+            "thead",
+            "tbody",
+            "tfoot",
+            "tr",
+            "th",
+            "td",
+            "h1",
+            "h2",
+            "h3",
+            "h4",
+            "h5",
+            "h6",
+        ),
+        *(
+            "blockquote",
+            "strong",
+            "em",
+            "b",
+            "i",
+            "u",
+            "sub",
+            "sup",
+            "code",
+            "p",
+            "br",
+            "hr",
+            "ul",
+            "ol",
+            "li",
+        ),
+    ]
+)
+
+
+class TokenizerUnavailable(Exception):
+    """The model has no tokenizer.json that can be used; `reason` says why."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class ModelTokenizer:
+    """Tokenizer of one model. Safe to use from several threads.
+
+    Methods that encode hold the GIL for texts up to `LONG_TEXT_CHARS` and release it for longer ones.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        """Takes the tokenizer over: truncation and padding are switched off."""
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self._full = tokenizer
+        added = tokenizer.get_added_tokens_decoder()
+        control = {token_id: token for token_id, token in added.items() if _is_control(token)}
+        self._added: Mapping[str, int] = MappingProxyType(
+            {token.content: token_id for token_id, token in added.items()}
+        )
+        self._control: Mapping[str, int] = MappingProxyType(
+            {token.content: token_id for token_id, token in control.items()}
+        )
+        self._special = frozenset(token.content for token in added.values() if token.special)
+        vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+        self._vocab_size = max(vocabulary.values(), default=-1) + 1
+        self._longest_token_bytes = max((len(token.encode("utf-8", "replace")) for token in vocabulary), default=1)
+        self.marker = ControlMarker(
+            ControlString(
+                token.content,
+                lstrip=token.lstrip,
+                rstrip=token.rstrip,
+                single_word=token.single_word,
+                normalized=token.normalized,
+            )
+            for token in control.values()
+        )
+        self._plain = _Plain(tokenizer, added, set(control))
+        normalizer = _section(tokenizer.normalizer)
+        # Without marks the ordinary tokenizer gives the ids, unless normalizing client text could
+        # produce a control string (full-width letters under NFKC).
+        self._always_cut = normalizer is not None and any(token.normalized for token in control.values())
+        self._bytes_per_token = self._token_bound(tokenizer, normalizer, vocabulary)
+        self._strips_space = any(token.lstrip or token.rstrip for token in added.values())
+        self._prefix, self._suffix = _template_ids(tokenizer)
+        self._decoding = Decoding(tokenizer, _section(tokenizer.decoder))
+        self._check_table()
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> ModelTokenizer:
+        """Load `tokenizer.json`; raises TokenizerUnavailable. Takes up to a second: run it in a thread."""
+        path = folder / TOKENIZER_FILE
+        try:
+            size = path.stat().st_size
+            if size > _TOKENIZER_MAX_BYTES:
+                msg = f"{TOKENIZER_FILE} has {size} bytes, more than {_TOKENIZER_MAX_BYTES}"
+                raise TokenizerUnavailable(msg)
+            data = path.read_bytes()
+        except FileNotFoundError:
+            msg = f"the folder has no {TOKENIZER_FILE}"
+            raise TokenizerUnavailable(msg) from None
+        except OSError as error:
+            msg = f"{TOKENIZER_FILE} cannot be read: {error.strerror or error}"
+            raise TokenizerUnavailable(msg) from error
+        try:
+            return cls(Tokenizer.from_buffer(data))
+        except Exception as error:  # the library raises bare Exception for a bad file
+            msg = f"{TOKENIZER_FILE} is broken: {error}"
+            raise TokenizerUnavailable(msg) from error
+
+    @property
+    def vocab_size(self) -> int:
+        """Highest id plus one, added tokens included."""
+        return self._vocab_size
+
+    @property
+    def added_tokens(self) -> Mapping[str, int]:
+        """All added tokens, special or not."""
+        return self._added
+
+    @property
+    def control_tokens(self) -> Mapping[str, int]:
+        """Added tokens, special or not, but for those that are plain text (white space, HTML elements)."""
+        return self._control
+
+    @property
+    def special_tokens(self) -> frozenset[str]:
+        """The added tokens that the vocabulary calls special: an answer's text does not show them."""
+        return self._special
+
+    @property
+    def longest_token_bytes(self) -> int:
+        """Length in bytes of the longest token."""
+        return self._longest_token_bytes
+
+    @property
+    def bos_token_ids(self) -> tuple[int, ...]:
+        """What the tokenizer puts in front of a raw text."""
+        return self._prefix
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """What the tokenizer puts behind a raw text (few generative models have any)."""
+        return self._suffix
+
+    @property
+    def decodes_by_table(self) -> bool:
+        """Whether decoding takes the fast way (any byte-level or byte-fallback tokenizer)."""
+        return self._decoding.table is not None
+
+    def encode_raw(self, text: str, *, parse_special: bool = True, add_special_tokens: bool = True) -> list[int]:
+        """Return the ids of a raw prompt.
+
+        `parse_special` False takes control strings in it as plain text. The beginning-of-text tokens are
+        not added to a text that starts with them.
+        """
+        prefix = self._prefix if add_special_tokens else ()
+        suffix = self._suffix if add_special_tokens else ()
+        if parse_special:
+            ids = _encode(self._full, [text])[0]
+            if prefix and tuple(ids[: len(prefix)]) == prefix:
+                prefix = ()
+        else:
+            ids = self._plain.encode([(text, True)])[0]
+        return [*prefix, *ids, *suffix]
+
+    def encode_rendered(self, rendered: str) -> list[int]:
+        """Return the ids of a rendered chat template whose client strings went through `marker`."""
+        if not self._always_cut and not self.marker.is_marked(rendered):
+            return _encode(self._full, [rendered])[0]
+        return self._encode_cut(rendered)
+
+    def _encode_cut(self, rendered: str) -> list[int]:
+        pieces = self.marker.split(rendered)
+        plain = iter(self._plain.encode([(piece.text, piece.start) for piece in pieces if not piece.control]))
+        ids: list[int] = []
+        for piece in pieces:
+            if piece.control:
+                ids.append(self._control[piece.text])
+            else:
+                ids.extend(next(plain))
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of the ids, special tokens included: what streaming them adds up to."""
+        return self._decoding.decode(ids)
+
+    def decoder(self, prompt_ids: Sequence[int] = ()) -> TokenDecoder:
+        """Return an incremental decoder.
+
+        `prompt_ids`: the ids the text continues (raw completions); the first token then keeps its space
+        and a character the prompt left incomplete is completed. None for the answer of a chat.
+        """
+        return self._decoding.decoder(prompt_ids)
+
+    def token_text(self, token_id: int) -> str:
+        """Return the text of one token on its own, "" if there is no such id."""
+        return self._decoding.decoder((0,)).push(token_id)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the bytes of one token inside a text; they need not be whole characters."""
+        return self._decoding.token_bytes(token_id)
+
+    def too_long(self, text: str, limit_tokens: int) -> bool:
+        """Whether the text surely has more than `limit_tokens` tokens, told from its length alone.
+
+        Never true for a text that fits. Tokenizers that can drop or merge unbounded text (unknown words,
+        stripped accents, collapsed spaces) give no bound and always answer False.
+        """
+        if self._bytes_per_token is None:
+            return False
+        bound = limit_tokens * self._bytes_per_token
+        if len(text) * 4 <= bound:
+            return False
+        text = self.marker.unmark(text)
+        if self._strips_space:  # a token may take any amount of space next to it
+            text = "".join(text.split())
+        size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+        return size > bound
+
+    def _token_bound(
+        self, tokenizer: Tokenizer, normalizer: dict[str, Any] | None, vocabulary: Mapping[str, int]
+    ) -> int | None:
+        """Return how many bytes of input one token can stand for at most, None if there is no bound."""
+        factor = 1
+        steps = normalizer.get("normalizers", []) if normalizer and normalizer["type"] == "Sequence" else None
+        for step in steps if steps is not None else [normalizer] if normalizer else []:
+            if step["type"] == "Replace" and _never_shrinks(step):
+                continue
+            if step["type"] not in _SHRINKING_BY_AT_MOST:
+                return None
+            factor *= _SHRINKING_BY_AT_MOST[step["type"]]
+        if not _keeps_all_text(_section(tokenizer.pre_tokenizer)):
+            return None
+        model = tokenizer.model
+        byte_level = '"ByteLevel"' in json.dumps([_section(tokenizer.pre_tokenizer), normalizer])
+        if byte_level:
+            whole = all(char in vocabulary for char in BYTE_LEVEL_ALPHABET)
+        else:
+            whole = bool(getattr(model, "byte_fallback", False)) and all(
+                f"<0x{byte:02X}>" in vocabulary for byte in range(256)
+            )
+        return factor * self._longest_token_bytes if whole else None
+
+    def _check_table(self) -> None:
+        """Decode through the tokenizer if the table would give another text."""
+        if self._decoding.table is None:
+            return
+        step = max(1, self._vocab_size // 128)
+        sample = [[token_id] for token_id in range(0, self._vocab_size, step) if self._full.id_to_token(token_id)]
+        sample.append(self.encode_raw(" Grüße, 世界! 👩‍👩‍👧\r\n\t  x", parse_special=False))
+        for ids in sample:
+            reference = self._full.decode(ids, skip_special_tokens=False)
+            if "\ufffd" not in reference and self._decoding.decode(ids) != reference:
+                self._decoding.use_window()
+                return
+
+
+class _Plain:
+    """Encodes text in which nothing is a control token. Shares the model with the ordinary tokenizer."""
+
+    def __init__(self, full: Tokenizer, added: Mapping[int, AddedToken], control_ids: set[int]) -> None:
+        model = full.model
+        spellable = any(
+            token.id in control_ids
+            for token_id in control_ids
+            for token in model.tokenize(model.id_to_token(token_id) or "")
+        )
+        if spellable:
+            model = _without_tokens(full, control_ids).model
+        pre_tokenizer = _section(full.pre_tokenizer)
+        self._first = Tokenizer(model)
+        self._next = self._first
+        inner = _never_prepend_first(pre_tokenizer)
+        if inner != pre_tokenizer:
+            self._next = Tokenizer(model)
+        self._remap: dict[int, int] = {}
+        texts = [(token_id, token) for token_id, token in sorted(added.items()) if token_id not in control_ids]
+        for tokenizer, section in ((self._first, pre_tokenizer), (self._next, inner)):
+            shell = _shell(_section(full.normalizer), section)
+            if shell.normalizer is not None:
+                tokenizer.normalizer = shell.normalizer
+            if shell.pre_tokenizer is not None:
+                tokenizer.pre_tokenizer = shell.pre_tokenizer
+            tokenizer.add_tokens([token for _, token in texts])
+        for token_id, token in texts:
+            own_id = self._first.token_to_id(token.content)
+            if own_id is not None and own_id != token_id:
+                self._remap[own_id] = token_id
+
+    def encode(self, pieces: Sequence[tuple[str, bool]]) -> list[list[int]]:
+        """Return the ids of each (text, whether it is the start of the whole text)."""
+        if self._next is self._first:
+            encoded = _encode(self._first, [text for text, _ in pieces])
+        else:
+            first = iter(_encode(self._first, [text for text, start in pieces if start]))
+            rest = iter(_encode(self._next, [text for text, start in pieces if not start]))
+            encoded = [next(first if start else rest) for _, start in pieces]
+        if not self._remap:
+            return encoded
+        return [[self._remap.get(token_id, token_id) for token_id in ids] for ids in encoded]
+
+
+def _encode(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
+    """Encode without special tokens; releases the GIL if the texts are long."""
+    if sum(map(len, texts)) > LONG_TEXT_CHARS:
+        return [item.ids for item in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+    return [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+
+
+def _is_control(token: AddedToken) -> bool:
+    if token.special:
+        return True
+    text = token.content.replace("▁", " ")
+    if not text.strip() or all(char.isalnum() or char.isspace() for char in text):
+        return False  # words and runs of white space that were added to the vocabulary
+    inner = text.removeprefix("<").removeprefix("/").removesuffix(">").lower()
+    return not (text.startswith("<") and text.endswith(">") and inner in _HTML_ELEMENTS)
+
+
+def _section(part: Any) -> dict[str, Any] | None:
+    """Return a part of a tokenizer as the JSON of tokenizer.json."""
+    if part is None:
+        return None
+    section: dict[str, Any] | None = json.loads(part.__getstate__())
+    return section
+
+
+def _shell(normalizer: dict[str, Any] | None, pre_tokenizer: dict[str, Any] | None) -> Tokenizer:
+    """A tokenizer with these parts and no vocabulary to speak of."""
+    return Tokenizer.from_str(
+        json.dumps(
+            {
+                "version": "1.0",
+                "truncation": None,
+                "padding": None,
+                "added_tokens": [],
+                "normalizer": normalizer,
+                "pre_tokenizer": pre_tokenizer,
+                "post_processor": None,
+                "decoder": None,
+                "model": {"type": "WordLevel", "vocab": {"?": 0}, "unk_token": "?"},
+            }
+        )
+    )
+
+
+def _never_prepend_first(pre_tokenizer: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The pre-tokenizer for text that is not at the start: `prepend_scheme: first` adds nothing there."""
+    if pre_tokenizer is None:
+        return None
+    if pre_tokenizer.get("type") == "Metaspace" and pre_tokenizer.get("prepend_scheme") == "first":
+        return {**pre_tokenizer, "prepend_scheme": "never"}
+    if pre_tokenizer.get("type") == "Sequence":
+        return {
+            **pre_tokenizer,
+            "pretokenizers": [_never_prepend_first(step) for step in pre_tokenizer["pretokenizers"]],
+        }
+    return pre_tokenizer
+
+
+def _without_tokens(full: Tokenizer, ids: set[int]) -> Tokenizer:
+    """Return a tokenizer whose model has the same ids but cannot spell these tokens."""
+    data = json.loads(full.to_str())
+    model = data["model"]
+    names = {token_id: f"\U0010f5a1{token_id}\U0010f5a1" for token_id in ids}
+    vocab = model["vocab"]
+    renamed: dict[str, str] = {}
+    if isinstance(vocab, list):  # Unigram: pairs of piece and score, the index is the id
+        for token_id in ids:
+            if token_id < len(vocab):
+                vocab[token_id] = [names[token_id], vocab[token_id][1]]
+    else:
+        renamed = {token: names[token_id] for token, token_id in vocab.items() if token_id in ids}
+        model["vocab"] = {renamed.get(token, token): token_id for token, token_id in vocab.items()}
+    if isinstance(model.get("unk_token"), str):
+        model["unk_token"] = renamed.get(model["unk_token"], model["unk_token"])
+    if model.get("merges"):
+        model["merges"] = [merge for merge in model["merges"] if not _merge_touches(merge, renamed)]
+    data.update(added_tokens=[], post_processor=None, truncation=None, padding=None)
+    return Tokenizer.from_str(json.dumps(data))
+
+
+def _merge_touches(merge: str | list[str], tokens: Mapping[str, str]) -> bool:
+    left, right = merge.split(" ", 1) if isinstance(merge, str) else merge
+    return left in tokens or right in tokens or left + right in tokens
+
+
+def _template_ids(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return what the tokenizer puts around a raw text."""
+    bare = tokenizer.encode("a", add_special_tokens=False).ids
+    full = tokenizer.encode("a", add_special_tokens=True).ids
+    for start in range(len(full) - len(bare) + 1):
+        if full[start : start + len(bare)] == bare:
+            return tuple(full[:start]), tuple(full[start + len(bare) :])
+    return (), ()
+
+
+def _never_shrinks(replace: Mapping[str, Any]) -> bool:
+    pattern = replace["pattern"].get("String")
+    return isinstance(pattern, str) and len(replace["content"].encode()) >= len(pattern.encode())
+
+
+def _keeps_all_text(pre_tokenizer: Mapping[str, Any] | None) -> bool:
+    """Whether every character of the text reaches the model."""
+    if pre_tokenizer is None:
+        return True
+    kind = pre_tokenizer["type"]
+    if kind == "Sequence":
+        return all(_keeps_all_text(step) for step in pre_tokenizer["pretokenizers"])
+    if kind in ("Split", "Punctuation"):
+        return bool(pre_tokenizer["behavior"] != "Removed")
+    return kind in ("ByteLevel", "Metaspace", "Digits", "UnicodeScripts")
