@@ -14,15 +14,16 @@ UNKNOWN: Final = "unknown"
 _TABLE: Final[tuple[tuple[re.Pattern[str], FaultKind], ...]] = (
     (
         re.compile(
-            r"CL_OUT_OF_RESOURCES|CL_DEVICE_NOT_AVAILABLE|CL_INVALID_COMMAND_QUEUE|DEVICE_LOST|ZE_RESULT_ERROR_DEVICE_LOST"
-            r"|clFinish|clWaitForEvents|clFlush|fence.{0,20}time.?out|GPU hang|ocl_?error|\[GPU\].{0,40}out of resources",
+            r"CL_OUT_OF_RESOURCES|CL_DEVICE_NOT_AVAILABLE|CL_INVALID_COMMAND_QUEUE|DEVICE_LOST"
+            r"|clFinish|clWaitForEvents|clFlush|fence.{0,20}time.?out|GPU hang|ocl_?error"
+            r"|\[GPU\].{0,40}out of resources",
             re.IGNORECASE,
         ),
         "poisoned_device",
     ),
     (
         re.compile(
-            r"bad_alloc|out of memory|CL_MEM_OBJECT_ALLOCATION_FAILURE|CL_OUT_OF_HOST_MEMORY|Exceeded max size of memory"
+            r"bad_alloc|out of memory|CL_MEM_OBJECT_ALLOCATION_FAILURE|CL_OUT_OF_HOST_MEMORY|Exceeded max size"
             r"|can ?not allocate memory|insufficient memory",
             re.IGNORECASE,
         ),

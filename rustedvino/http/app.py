@@ -10,14 +10,14 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 
 from rustedvino.api import errors as api
 from rustedvino.api.errors import ApiError
-from rustedvino.hub.errors import HubError
-from rustedvino.hub.model_files import ModelProblem
 from rustedvino.http import chat, completions, health, models
 from rustedvino.http.asgi import BodyTooLarge, HttpConnection
 from rustedvino.http.bodies import MAX_BODY_BYTES
-from rustedvino.http.context import _KEY, API_VERSION, SERVER_NAME, ServerContext, request_id
+from rustedvino.http.context import API_VERSION, CONTEXT_KEY, SERVER_NAME, ServerContext, request_id
 from rustedvino.http.errors import from_hub
 from rustedvino.http.replies import error_reply
+from rustedvino.hub.errors import HubError
+from rustedvino.hub.model_files import ModelProblem
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ def create_app(server: ServerContext) -> QuartTrio:
     """The application of one server."""
     app = QuartTrio(__name__, static_folder=None)
     app.asgi_http_class = HttpConnection
-    app.extensions[_KEY] = server
+    app.extensions[CONTEXT_KEY] = server
     app.config.update(
         MAX_CONTENT_LENGTH=MAX_BODY_BYTES,
         # Both are bounded elsewhere: a body by its progress, an answer by its client's.

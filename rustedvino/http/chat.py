@@ -19,10 +19,6 @@ from rustedvino.api.results import (
     new_id,
     now_secs,
 )
-from rustedvino.hub.errors import HubError
-from rustedvino.hub.hub import Model
-from rustedvino.hub.lease import GenerationRequest, Lease
-from rustedvino.hub.text_assets import TextAssets
 from rustedvino.http import generation
 from rustedvino.http.asgi import Send, request_cleanup
 from rustedvino.http.bodies import read_request
@@ -32,6 +28,10 @@ from rustedvino.http.generation import Choice
 from rustedvino.http.replies import json_reply
 from rustedvino.http.sampling import Sampling, effective_sampling
 from rustedvino.http.sse import sse_reply
+from rustedvino.hub.errors import HubError
+from rustedvino.hub.hub import Model
+from rustedvino.hub.lease import GenerationRequest, Lease
+from rustedvino.hub.text_assets import TextAssets
 from rustedvino.text.answer import AnswerReader
 from rustedvino.text.history import template_messages
 from rustedvino.text.templates import TemplateError

@@ -273,7 +273,7 @@ class Connection:
                 continue
             if self._retiring and self.is_idle and not self._has_input():
                 return
-            if protocol.read_ahead_bytes > self.host.options.max_head_bytes:
+            if protocol.paused and protocol.read_ahead_bytes > self.host.options.max_head_bytes:
                 await self._wait(READ_AHEAD_POLL_SECS)
                 if peer.is_gone_or_half_closed(self.sock):
                     return

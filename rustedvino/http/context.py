@@ -4,7 +4,7 @@ import re
 import secrets
 import time
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
 import trio
 from attrs import define, field
@@ -16,7 +16,7 @@ from rustedvino.hub.hub import Hub
 SERVER_NAME: Final = "rustedvino"
 API_VERSION: Final = "1"
 _REQUEST_ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
-_KEY: Final = "rustedvino"
+CONTEXT_KEY: Final = "rustedvino"
 
 
 @define(eq=False)
@@ -32,18 +32,19 @@ class ServerContext:
 
 def context() -> ServerContext:
     """The context of the application that handles the current request."""
-    value = current_app.extensions[_KEY]
+    value = current_app.extensions[CONTEXT_KEY]
     assert isinstance(value, ServerContext)
     return value
 
 
 def request_id(request: Request) -> str:
     """The id of a request: the client's if it sent a usable one, else a fresh one; the same at every call."""
-    known = request.scope.get("rustedvino.request_id")
+    scope = cast("dict[str, Any]", request.scope)
+    known = scope.get("rustedvino.request_id")
     if known is None:
         sent = request.headers.get("x-request-id", "")
         known = sent if _REQUEST_ID.fullmatch(sent) else f"req_{secrets.token_hex(16)}"
-        request.scope["rustedvino.request_id"] = known
+        scope["rustedvino.request_id"] = known
     return str(known)
 
 

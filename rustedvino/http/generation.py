@@ -6,17 +6,17 @@ from typing import Any, Final
 
 import numpy as np
 import trio
-from attrs import define, frozen
+from attrs import define
 
 from rustedvino.api import errors as api
-from rustedvino.api.results import Usage
+from rustedvino.api.results import FinishReason, Usage
 from rustedvino.api.sampling import SamplingRequest
 from rustedvino.config.types import ServerSettings
+from rustedvino.http.asgi import Send
+from rustedvino.http.sampling import Sampling
 from rustedvino.hub.hub import Model
 from rustedvino.hub.lease import GenerationRequest, Lease, Sequence
 from rustedvino.hub.text_assets import TextAssets
-from rustedvino.http.asgi import Send
-from rustedvino.http.sampling import Sampling
 from rustedvino.text.answer import AnswerReader
 from rustedvino.text.tools.events import Event
 
@@ -99,13 +99,6 @@ async def in_thread_if_long(size: int, limit: int, work: Callable[[], list[int]]
     return await trio.to_thread.run_sync(work) if size > limit else work()
 
 
-@frozen
-class Ending:
-    """How a choice ended."""
-
-    reason: str
-
-
 @define(eq=False)
 class Choice:
     """One sequence with its reader. ``advance`` is called when something may have changed."""
@@ -117,7 +110,7 @@ class Choice:
     seen: int = 0
     ended: bool = False
 
-    def advance(self) -> tuple[list[Event], str | None]:
+    def advance(self) -> tuple[list[Event], FinishReason | None]:
         """New events, and the finish reason once there is one. Raises the HubError that ended the sequence."""
         sequence, reader = self.sequence, self.reader
         events: list[Event] = []
@@ -151,7 +144,7 @@ def usage(request: GenerationRequest, choices: Iterable[Choice]) -> Usage:
 
 
 async def stream(
-    lease: Lease, choices: list[Choice], write: Callable[[Choice, list[Event], str | None], bytes], send: Send
+    lease: Lease, choices: list[Choice], write: Callable[[Choice, list[Event], FinishReason | None], bytes], send: Send
 ) -> None:
     """Send what the choices get as it comes, one send per wake-up and choice, until all have ended.
 
@@ -171,9 +164,9 @@ async def stream(
         await lease.wait()
 
 
-async def collect(lease: Lease, choices: list[Choice]) -> list[tuple[list[Event], str]]:
+async def collect(lease: Lease, choices: list[Choice]) -> list[tuple[list[Event], FinishReason]]:
     """The whole answers, in order. Raises HubError."""
-    gathered: list[tuple[list[Event], str]] = [([], "stop") for _ in choices]
+    gathered: list[tuple[list[Event], FinishReason]] = [([], "stop") for _ in choices]
     running = choices
     while True:
         for choice in running:

@@ -7,14 +7,14 @@ from quart import Blueprint, Response, request
 
 from rustedvino import __version__
 from rustedvino.api import errors as api
-from rustedvino.hub.hub import Model
-from rustedvino.hub.states import State
+from rustedvino.api.completions import CompletionRequest, Prompts
 from rustedvino.http import generation
 from rustedvino.http.asgi import request_cleanup
 from rustedvino.http.completions import prepare
 from rustedvino.http.context import context
 from rustedvino.http.replies import json_reply
-from rustedvino.api.completions import CompletionRequest, Prompts
+from rustedvino.hub.hub import Model
+from rustedvino.hub.states import State
 
 blueprint: Final = Blueprint("health", __name__)
 

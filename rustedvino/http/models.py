@@ -7,14 +7,14 @@ from quart import Blueprint, Response, request
 from rustedvino.api import errors as api
 from rustedvino.api.results import model_card, model_list
 from rustedvino.api.tokenize import DetokenizeRequest, TokenizeRequest
-from rustedvino.hub.hub import Hub, Model
-from rustedvino.hub.model_files import ModelProblem
-from rustedvino.hub.text_assets import TextAssets
 from rustedvino.http import generation
 from rustedvino.http.bodies import read_request
 from rustedvino.http.chat import render
 from rustedvino.http.context import context
 from rustedvino.http.replies import json_reply
+from rustedvino.hub.hub import Hub, Model
+from rustedvino.hub.model_files import ModelProblem
+from rustedvino.hub.text_assets import TextAssets
 from rustedvino.text.tokenizer import LONG_TEXT_CHARS, ModelTokenizer
 
 blueprint: Final = Blueprint("models", __name__)

@@ -86,7 +86,6 @@ class HttpProtocol(H11Protocol):
 
     async def resume(self) -> None:
         """Go on with a pipelined request after the one before it has been answered."""
-        self.read_ahead_bytes = 0
         await self._handle_events()
 
     async def _handle_events(self) -> None:
@@ -131,6 +130,7 @@ class HttpProtocol(H11Protocol):
         self._method = request.method
         self._framing = "unknown"
         self._fault = None
+        self.read_ahead_bytes = 0
 
     async def _count_body(self, size: int) -> bool:
         if self.stream is None:

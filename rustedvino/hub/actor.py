@@ -438,7 +438,7 @@ class ModelActor:
                 return
             worker.begin_work(self.server.load_timeout_secs)
             worker.send("load", spec)
-            while self.state is State.LOADING and not (self._loaded or self._load_error or worker.ended.is_set()):
+            while not self._load_decided(worker):
                 await self._news_or(None)
         worker = self._worker
         if scope.cancelled_caught:
@@ -460,6 +460,14 @@ class ModelActor:
             self._welcome_waiting()
         else:
             self._worker_died()
+
+    def _load_decided(self, worker: WorkerProcess) -> bool:
+        return (
+            self.state is not State.LOADING
+            or self._loaded is not None
+            or self._load_error is not None
+            or worker.ended.is_set()
+        )
 
     async def _spec(self) -> dict[str, Any]:
         prepared = await self.prepare()

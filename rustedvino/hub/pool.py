@@ -1,10 +1,10 @@
 """The size of a model's KV pool, which the runtime is always given explicitly."""
 
-import os
 from typing import Final
 
 from rustedvino.config.types import ModelSettings, ServerSettings, gb_to_bytes
 from rustedvino.hub.model_files import ModelFiles, ModelProblem
+from rustedvino.worker.platform import system_ram_bytes
 
 CPU_SHARE_OF_BUDGET: Final = 0.25
 MIN_BLOCKS: Final = 16
@@ -17,11 +17,6 @@ DEFAULT_CONTEXT_TOKENS: Final = 4096
 def block_size(device: str) -> int:
     """Tokens per KV block on a device, as the runtime's attention kernels have it."""
     return BLOCK_SIZE_GPU if device.startswith("GPU") else BLOCK_SIZE_CPU
-
-
-def system_ram_bytes() -> int:
-    """Physical memory of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def pool_blocks(files: ModelFiles, server: ServerSettings, model: ModelSettings, device: str) -> int:
@@ -45,6 +40,7 @@ def pool_blocks(files: ModelFiles, server: ServerSettings, model: ModelSettings,
     blocks = pool_bytes // per_block
     if blocks < MIN_BLOCKS:
         raise ModelProblem(
-            f"a KV pool of {pool_bytes} bytes has only {blocks} blocks of {size} tokens; at least {MIN_BLOCKS} are needed"
+            f"a KV pool of {pool_bytes} bytes has only {blocks} blocks of {size} tokens; "
+            f"at least {MIN_BLOCKS} are needed"
         )
     return int(blocks)

@@ -99,7 +99,7 @@ async def wait_exit(process: "subprocess.Popen[bytes]") -> int:
             os.close(pidfd)
         return process.wait()
     if sys.platform == "win32":
-        await trio.lowlevel.WaitForSingleObject(int(process._handle))
+        await trio.lowlevel.WaitForSingleObject(int(vars(process)["_handle"]))
         return process.wait()
     return await trio.to_thread.run_sync(process.wait, abandon_on_cancel=True)
 
@@ -134,6 +134,27 @@ def is_stopped(pid: int) -> bool:
             return file.read().rpartition(b")")[2].split()[0] == b"T"
     except OSError:
         return False  # gone: its exit is noticed elsewhere
+
+
+def system_ram_bytes() -> int:
+    """Physical memory of this machine."""
+    if sys.platform == "win32":
+
+        class MemoryStatus(ctypes.Structure):
+            """MEMORYSTATUSEX of the Windows API."""
+
+            _fields_ = (
+                ("length", ctypes.c_ulong),
+                ("memory_load", ctypes.c_ulong),
+                ("total_physical", ctypes.c_ulonglong),
+                ("rest", ctypes.c_ulonglong * 6),
+            )
+
+        status = MemoryStatus(length=ctypes.sizeof(MemoryStatus))
+        if not ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)):
+            raise ctypes.WinError()
+        return int(status.total_physical)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def limit_resources(*, address_space_bytes: int | None) -> None:

@@ -226,6 +226,7 @@ class Running:
     server: HttpServer
     journal: Journal
     port: int
+    nursery: trio.Nursery
     clients: list[Client] = field(factory=list)
 
     async def connect(self, receive_buffer_bytes: int | None = None) -> Client:
@@ -254,7 +255,7 @@ async def running(
     port = listener.getsockname()[1]
     async with trio.open_nursery() as nursery:
         server = await nursery.start(partial(serve, app(journal), [listener], options=options))
-        layer = Running(server, journal, port)
+        layer = Running(server, journal, port, nursery)
         try:
             yield layer
         finally:

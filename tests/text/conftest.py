@@ -52,8 +52,14 @@ def _bpe(controls: list[dict[str, Any]], *, own_controls: bool, **model: Any) ->
         "version": "1.0",
         "added_tokens": [*base, *controls],
         "model": {
-            **{"type": "BPE", "vocab": vocab, "merges": merges, "unk_token": "<unk>", "fuse_unk": True},
-            **{"byte_fallback": True, "dropout": None, "ignore_merges": False},
+            "type": "BPE",
+            "vocab": vocab,
+            "merges": merges,
+            "unk_token": "<unk>",
+            "fuse_unk": True,
+            "byte_fallback": True,
+            "dropout": None,
+            "ignore_merges": False,
             **model,
         },
     }
@@ -113,7 +119,12 @@ def _gemma() -> dict[str, Any]:
     ]
     return _bpe(added, own_controls=True) | {
         "normalizer": _TO_METASPACE,
-        "pre_tokenizer": {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False},
+        "pre_tokenizer": {
+            "type": "Split",
+            "pattern": {"String": " "},
+            "behavior": "MergedWithPrevious",
+            "invert": False,
+        },
         "decoder": {"type": "Sequence", "decoders": _LLAMA_DECODER["decoders"][:3]},
     }
 

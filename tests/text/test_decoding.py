@@ -74,9 +74,7 @@ def test_any_ids_never_raise_and_hold_little(tokenizer: ModelTokenizer, data: st
 def test_a_seeded_decoder_continues_its_prompt(tokenizer: ModelTokenizer, data: st.DataObject):
     if not tokenizer.decodes_by_table:
         pytest.skip("decoding looks at neighbours")
-    ids = tokenizer.encode_raw(
-        data.draw(st.text("aé🙂 世<\n", min_size=1, max_size=20)), add_special_tokens=False
-    )
+    ids = tokenizer.encode_raw(data.draw(st.text("aé🙂 世<\n", min_size=1, max_size=20)), add_special_tokens=False)
     cut = data.draw(st.integers(1, max(1, len(ids) - 1)))
     prompt = tokenizer.decoder()
     before = "".join(prompt.push(token_id) for token_id in ids[:cut])
@@ -150,7 +148,10 @@ def test_an_error_of_the_tokenizer_restarts_from_the_text_that_is_out():
         {"type": "WordPiece", "prefix": "##", "cleanup": True},
         {"type": "Sequence", "decoders": [{"type": "Fuse"}, {"type": "ByteFallback"}]},
         {"type": "Sequence", "decoders": [{"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 0, "stop": 1}]},
-        {"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"Regex": "x"}, "content": ""}, {"type": "Fuse"}]},
+        {
+            "type": "Sequence",
+            "decoders": [{"type": "Replace", "pattern": {"Regex": "x"}, "content": ""}, {"type": "Fuse"}],
+        },
         {"type": "BPEDecoder", "suffix": "</w>"},
     ],
 )

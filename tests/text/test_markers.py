@@ -41,11 +41,11 @@ WRAPPERS = [
     "{{ x.split('\\n')[-1] }}k>",
     "{{ (x ~ y).strip() }}|>",
     "{{ x | replace('x', 'y') }}",
-    "[{{ x | trim }}INST]{{ y | trim }}NST]",
+    "[{{ x | trim }}NST]",
     "{{ x.lstrip('\\n') }}think>",
     "{{ {'a': x, x: y} | tojson(indent=2) }}",
 ]
-ENVIRONMENT = jinja2.Environment()  # noqa: S701 - a prompt is no HTML
+ENVIRONMENT = jinja2.Environment()
 ENVIRONMENT.filters["tojson"] = lambda value, **kw: json.dumps(value, ensure_ascii=False, **kw)
 
 
@@ -99,14 +99,14 @@ def test_a_tree_keeps_the_words_of_the_wire_format():
         "role": "user",
         "content": [{"type": "text", "text": "a<|user|>b"}],
         "name": "user",
-        "tool": {"user": 1, "x": None, "y": True, "name": 2.5},
+        "tool": {"user": 1, "q": None, "y": True, "name": 2.5},
     }
     marked = marker.mark_tree(tree)
     assert marked["role"] == "user"
     assert marked["content"][0]["type"] == "text"
     assert marked["content"][0]["text"] == f"a<{MARK}|user|>b"
     assert marked["name"] == MARK + "user"
-    assert marked[MARK + "tool"] == {MARK + "user": 1, "x": None, "y": True, "name": 2.5}
+    assert marked[MARK + "tool"] == {MARK + "user": 1, "q": None, "y": True, "name": 2.5}
     assert tree["content"][0]["text"] == "a<|user|>b"
 
 

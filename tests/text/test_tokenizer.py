@@ -72,9 +72,7 @@ def test_client_text_never_gets_a_control_id(tokenizer: ModelTokenizer, data: st
 @settings(max_examples=80, deadline=None)
 def test_client_text_survives_the_round_trip(synthetic, family: str, data: st.DataObject):
     tokenizer, _ = load(synthetic(family))
-    client = "".join(
-        data.draw(st.lists(st.sampled_from(controls(tokenizer)) | PLAIN_TEXT | st.just(MARK), max_size=6))
-    )
+    client = "".join(data.draw(st.lists(st.sampled_from(controls(tokenizer)) | PLAIN_TEXT | st.just(MARK), max_size=6)))
     ids = tokenizer.encode_rendered("<|im_start|>" + tokenizer.marker.mark(client) + "<|im_end|>")
     assert tokenizer.decode(ids) == f"<|im_start|>{client}<|im_end|>"
 
@@ -199,7 +197,9 @@ def test_long_texts_get_the_same_ids(tokenizer: ModelTokenizer, reference: Token
 def test_a_text_that_fits_is_never_too_long(tokenizer: ModelTokenizer, data: st.DataObject):
     shrinking = st.sampled_from([" ", "\u212b", "𝐀", "e\u0301", "\u1100\u1161\u11a8", "K", "ﷺ", "\u0300", "a", "\x00"])
     some = st.sampled_from([*tokenizer.added_tokens][:20])
-    text = "".join(data.draw(st.lists((shrinking | some).flatmap(lambda s: st.integers(1, 40).map(s.__mul__)), max_size=8)))
+    text = "".join(
+        data.draw(st.lists((shrinking | some).flatmap(lambda s: st.integers(1, 40).map(s.__mul__)), max_size=8))
+    )
     ids = tokenizer.encode_raw(text, add_special_tokens=False)
     assert not tokenizer.too_long(text, len(ids))
     marked = tokenizer.marker.mark(text)
@@ -222,8 +222,12 @@ def test_truncation_and_padding_of_the_file_are_ignored(synthetic):
     data = synthetic("gemma") | {
         "truncation": {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0},
         "padding": {
-            **{"strategy": {"Fixed": 64}, "direction": "Right", "pad_to_multiple_of": None},
-            **{"pad_id": 0, "pad_type_id": 0, "pad_token": "<unk>"},
+            "strategy": {"Fixed": 64},
+            "direction": "Right",
+            "pad_to_multiple_of": None,
+            "pad_id": 0,
+            "pad_type_id": 0,
+            "pad_token": "<unk>",
         },
     }
     tokenizer, _ = load(data)
