@@ -93,13 +93,23 @@ class ReasoningParser:
         self._head = ""  # what may become a tag at the start of the answer
         self._bare = True  # inside a block with nothing written yet
         self._line_ends: list[str] = []  # held inside a block: the closing tag may follow
+        self._flowing = False  # inside a block, nothing held back
+        self.answering = False
+        """The answer has begun: text is content from here on."""
         self.inside_at_end = False
+        """After ``finish``: the output ended inside a block."""
 
     def push(self, piece: Piece) -> list[SplitPiece]:
         """Take one piece and return what it settles."""
-        if self._state is _State.CONTENT and type(piece) is str and piece:
-            return [piece]
-        return self._push(piece)
+        if type(piece) is str and piece:
+            if self.answering:
+                return [piece]
+            if self._flowing and piece[-1] not in _LINE_ENDS and self._finder.is_clear(piece):
+                return [Reasoning(piece)]
+        split = self._push(piece)
+        self.answering = self._state is _State.CONTENT
+        self._flowing = self._state is _State.INSIDE and not self._bare and not self._line_ends
+        return split
 
     def finish(self) -> list[SplitPiece]:
         """End of the output: give back what was held."""

@@ -140,14 +140,6 @@ def test_full_width_letters_do_not_become_a_normalized_token(synthetic):
     assert think not in tokenizer.encode_rendered(tokenizer.marker.mark(wide))
 
 
-def test_a_control_string_the_model_can_spell_is_spelled_otherwise(synthetic):
-    for family in ("spelled", "unigram"):
-        tokenizer, _ = load(synthetic(family))
-        ids = tokenizer.encode_raw("<think>", parse_special=False, add_special_tokens=False)
-        assert tokenizer.control_tokens["<think>"] not in ids
-        assert tokenizer.decode(ids).strip() == "<think>"
-
-
 def test_white_space_and_html_are_no_control_tokens(synthetic):
     tokenizer, reference = load(synthetic("gemma"))
     assert {"\n\n", "<table>", "</b>"}.isdisjoint(tokenizer.control_tokens)
@@ -158,16 +150,6 @@ def test_white_space_and_html_are_no_control_tokens(synthetic):
     assert ids[: ids.index(tokenizer.added_tokens["</b>"]) + 1] == (
         reference.encode("<|im_start|>" + text, add_special_tokens=False).ids
     )
-
-
-def test_added_text_tokens_keep_their_ids_outside_the_models_vocabulary(synthetic):
-    data = synthetic("metaspace-first")
-    last = max(token["id"] for token in data["added_tokens"])
-    data["added_tokens"].append({**data["added_tokens"][0], "id": last + 1, "content": "   ", "special": False})
-    tokenizer, reference = load(data)
-    text = "<|im_start|>a   b<|im_end|>"
-    assert last + 1 in reference.encode(text, add_special_tokens=False).ids
-    assert tokenizer._encode_cut(text) == reference.encode(text, add_special_tokens=False).ids
 
 
 def test_the_beginning_of_text_is_added_once(synthetic):

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Any, Protocol
 
-from rustedvino.text.tools.events import Content, ToolCallArguments, ToolCallEnd, ToolCallStart, ToolEvent
+from rustedvino.text.tools.events import Content, Event, ToolCallArguments, ToolCallEnd, ToolCallStart
 from rustedvino.text.tools.json_scan import WHITESPACE, JsonScanner, StringDecoder
 
 Tools = Mapping[str, Mapping[str, Any]]
@@ -35,7 +35,7 @@ class CallWriter:
         self.begun = False  # a call has started and not ended
         self._parallel = parallel
         self._muted = False
-        self._events: list[ToolEvent] = []
+        self._events: list[Event] = []
         self._content: list[str] = []
         self._fragments: list[str] = []
 
@@ -66,7 +66,7 @@ class CallWriter:
         if text:
             self._content.append(text)
 
-    def take(self) -> list[ToolEvent]:
+    def take(self) -> list[Event]:
         """The events since the last time; neighbours of one kind are one event."""
         self._flush()
         events, self._events = self._events, []

@@ -49,5 +49,4 @@ class ToolCallEnd:
     complete: bool = True
 
 
-ToolEvent: TypeAlias = Content | ToolCallStart | ToolCallArguments | ToolCallEnd
-Event: TypeAlias = Reasoning | ToolEvent
+Event: TypeAlias = Reasoning | Content | ToolCallStart | ToolCallArguments | ToolCallEnd

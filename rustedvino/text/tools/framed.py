@@ -17,7 +17,7 @@ from enum import Enum, auto
 import attrs
 
 from rustedvino.text.tools.calls import Body, CallWriter, JsonCall, NamedJsonCall, Status, Tools
-from rustedvino.text.tools.events import Content, ToolEvent
+from rustedvino.text.tools.events import Content, Event
 from rustedvino.text.tools.json_scan import WHITESPACE
 from rustedvino.text.tools.pieces import ControlToken, Piece, TagFinder, letter_tags
 from rustedvino.text.tools.python_call import PythonCall
@@ -73,6 +73,8 @@ class FramedToolParser:
         self._control = control_tokens.intersection(frame.tags)
         self._openers = self._finder = TagFinder(letter_tags(frame.openers, control_tokens))
         self._closers = TagFinder(letter_tags(frame.closers, control_tokens))
+        # a closing tag that begins an opening one (a fence) cannot be told from it in plain content
+        self._awaits_close = bool(frame.closers) and not any(o.startswith(frame.closers) for o in frame.openers)
         self._open_or_close = TagFinder(letter_tags((*frame.openers, *frame.closers), control_tokens))
         self._tags_behind = letter_tags((*frame.closers, *frame.openers), control_tokens)
         self._state = _State.CONTENT
@@ -87,7 +89,7 @@ class FramedToolParser:
         self._partial = ""  # the beginning of a tag written as letters, behind a call
         self._fast = False
 
-    def push(self, piece: Piece) -> list[ToolEvent]:
+    def push(self, piece: Piece) -> list[Event]:
         if self._fast and type(piece) is str and piece and piece[-1] not in WHITESPACE and self._finder.is_clear(piece):
             return [Content(piece)]
         if isinstance(piece, ControlToken):
@@ -97,7 +99,7 @@ class FramedToolParser:
         self._fast = self._state is _State.CONTENT and not self._fresh and not self._spaces and not self._after_call
         return self.writer.take()
 
-    def finish(self) -> list[ToolEvent]:
+    def finish(self) -> list[Event]:
         """End of the output: what was held back is content, an open call ends as incomplete."""
         if self._state is _State.CONTENT:
             self._plain(self._finder.flush())
@@ -257,7 +259,7 @@ class FramedToolParser:
     def _leave_behind(self) -> None:
         """Content follows a call. What looked like a tag is content and may hold the beginning of another."""
         self._after_call = True
-        if self._framed and self._frame.closers:
+        if self._framed and self._awaits_close:
             self._unclosed, self._finder = True, self._open_or_close
         self._release()
         partial, self._partial = self._partial, ""

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from rustedvino.text.reasoning import GPT_OSS, THINK_TAGS, ReasoningParser, SplitPiece
 from rustedvino.text.tools import gemma, hermes, llama3_json, mistral, phi4, pythonic
 from rustedvino.text.tools.calls import CallWriter, Tools
-from rustedvino.text.tools.events import Content, Event, Reasoning, ToolCallEnd, ToolEvent
+from rustedvino.text.tools.events import Content, Event, Reasoning, ToolCallEnd
 from rustedvino.text.tools.framed import Frame, FramedToolParser
 from rustedvino.text.tools.gpt_oss import HarmonyParser
 from rustedvino.text.tools.pieces import ControlToken, Piece
@@ -32,9 +32,9 @@ class ToolParser(Protocol):
 
     writer: CallWriter
 
-    def push(self, piece: Piece) -> list[ToolEvent]: ...
+    def push(self, piece: Piece) -> list[Event]: ...
 
-    def finish(self) -> list[ToolEvent]: ...
+    def finish(self) -> list[Event]: ...
 
 
 def make_tool_parser(
@@ -98,7 +98,7 @@ class OutputParser:
         """Take the next piece; an empty list means that all of it is held back or means nothing."""
         if self._harmony is not None:
             return self._harmony.push(piece)
-        if self._reasoning is None:
+        if self._reasoning is None or (self._reasoning.answering and type(piece) is str):
             return self._content(piece)
         return self._settle(self._reasoning.push(piece))
 
@@ -134,7 +134,7 @@ class OutputParser:
 
     def _content(self, piece: Piece) -> list[Event]:
         if self._tools is not None:
-            return list[Event](self._tools.push(piece))
+            return self._tools.push(piece)
         if not isinstance(piece, ControlToken):
             return [Content(piece)] if piece else []
         return [] if piece.special else [Content(piece.text)]

@@ -20,7 +20,7 @@ import json
 from enum import Enum, auto
 
 from rustedvino.text.tools.calls import CallWriter, Tools
-from rustedvino.text.tools.events import Content, ToolEvent
+from rustedvino.text.tools.events import Content, Event
 from rustedvino.text.tools.json_scan import WHITESPACE
 from rustedvino.text.tools.pieces import ControlToken, Piece, TagFinder, letter_tags
 from rustedvino.text.tools.schema_types import allowed_types, is_text, json_of
@@ -70,7 +70,7 @@ class Qwen3CoderParser:
         self._newline = False  # a newline is held that is dropped if the value ends behind it
         self._fast = False
 
-    def push(self, piece: Piece) -> list[ToolEvent]:
+    def push(self, piece: Piece) -> list[Event]:
         if self._fast and type(piece) is str and piece and piece[-1] not in WHITESPACE and self._finder.is_clear(piece):
             return [Content(piece)]
         if not isinstance(piece, ControlToken):
@@ -87,7 +87,7 @@ class Qwen3CoderParser:
         self._fast = self._state is _State.CONTENT and not self._spaces and not self._after_call
         return self.writer.take()
 
-    def finish(self) -> list[ToolEvent]:
+    def finish(self) -> list[Event]:
         """End of the output: what was held back is content, an open call ends as incomplete."""
         if self._state is _State.CONTENT:
             self._plain(self._finder.flush())

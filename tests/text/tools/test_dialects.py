@@ -135,16 +135,12 @@ TEXTS = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=12),
     st.lists(st.one_of(NASTY, st.text(st.characters(exclude_categories=["Cs"]), max_size=3)), max_size=4).map("".join),
 )
-SCALARS = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), TEXTS
-)
+SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), TEXTS)
 VALUES = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3), max_leaves=6
 )
 KEYS = st.from_regex(r"[a-z_][a-z0-9_]{0,6}", fullmatch=True)
-CALLS = st.lists(
-    st.tuples(st.sampled_from(NAMES), st.dictionaries(KEYS, VALUES, max_size=4)), min_size=1, max_size=3
-)
+CALLS = st.lists(st.tuples(st.sampled_from(NAMES), st.dictionaries(KEYS, VALUES, max_size=4)), min_size=1, max_size=3)
 
 
 def type_name(value: Any) -> str:
@@ -269,7 +265,7 @@ def test_random_calls_parse_back_to_themselves(
 
 
 EXAMPLE: list[Call] = [
-    ("get_weather", {"city": 'Zürich "<tool_call>" \'x\' {[\n', "days": 3, "deep": {"a": [1.5, None, {"b": True}]}}),
+    ("get_weather", {"city": "Zürich \"<tool_call>\" 'x' {[\n", "days": 3, "deep": {"a": [1.5, None, {"b": True}]}}),
     ("f", {}),
     ("get_weather_now", {"at": ["]", "}", "\\"], "none": None}),
 ]
