@@ -19,13 +19,14 @@ from rustedvino.api.results import (
     new_id,
     now_secs,
     text_completion,
+    text_logprobs,
 )
 from rustedvino.http import generation
 from rustedvino.http.asgi import Send, request_cleanup
 from rustedvino.http.bodies import read_request
 from rustedvino.http.context import ServerContext, context, request_id
 from rustedvino.http.errors import from_hub
-from rustedvino.http.generation import Choice
+from rustedvino.http.generation import Choice, TokenReporter
 from rustedvino.http.replies import json_reply
 from rustedvino.http.sampling import effective_sampling
 from rustedvino.http.sse import sse_reply
@@ -45,8 +46,14 @@ async def completions() -> Response:
     """Continue each prompt, ``n`` times each."""
     server = context()
     wanted = await read_request(request, CompletionRequest)
-    if wanted.logprobs is not None:
-        raise api.bad_request("'logprobs' is not supported by this version", "logprobs", "unsupported_parameter")
+    if wanted.logprobs:
+        raise api.bad_request(
+            "'logprobs' must be 0: the runtime reports the chosen token only", "logprobs", "unsupported_parameter"
+        )
+    if wanted.logprobs is not None and wanted.echo:
+        raise api.bad_request(
+            "'echo' cannot be combined with 'logprobs': the prompt's tokens have none", "echo", "unsupported_parameter"
+        )
     limit = server.settings.max_prompt_array
     if len(wanted.prompts) > limit:
         raise api.bad_request(f"'prompt' has {len(wanted.prompts)} prompts; at most {limit} are allowed", "prompt")
@@ -90,7 +97,9 @@ async def prepare(wanted: CompletionRequest, index: int, assets: TextAssets, ser
     else:
         ids = list(prompt)
     sampling = effective_sampling(wanted, assets.files.generation, server.settings.models[wanted.model])
-    plan = generation.plan(ids, wanted, sampling, assets, server.settings, param=param)
+    plan = generation.plan(
+        ids, wanted, sampling, assets, server.settings, param=param, logprobs=wanted.logprobs is not None
+    )
     echoed = (prompt if isinstance(prompt, str) else tokenizer.decode(ids)) if wanted.echo else ""
     return RawPrompt(ids, echoed, plan)
 
@@ -115,6 +124,7 @@ class _Job:
     def _choices(self, index: int, lease: Lease) -> list[Choice]:
         tokenizer = self.assets.tokenizer
         assert tokenizer is not None
+        reporter = None if self.wanted.logprobs is None else TokenReporter(tokenizer, self.assets.eos_token_ids)
         return [
             Choice(
                 number,
@@ -126,6 +136,7 @@ class _Job:
                     self.assets.eos_token_ids,
                     stops=self.wanted.stop_strings,
                 ),
+                reporter,
             )
             for number, sequence in enumerate(lease.sequences)
         ]
@@ -139,8 +150,16 @@ class _Job:
             lease = await self.lease(index)
             choices = self._choices(index, lease)
             for number, (events, finish) in enumerate(await generation.collect(lease, choices)):
-                text = self.prompts[index].text + _text(events)
-                results[index].append(TextChoice(index=index * self.wanted.n + number, text=text, finish_reason=finish))
+                results[index].append(
+                    TextChoice(
+                        index=index * self.wanted.n + number,
+                        text=self.prompts[index].text + _text(events),
+                        finish_reason=finish,
+                        logprobs=None
+                        if choices[number].reporter is None
+                        else text_logprobs(choices[number].take_logprobs()),
+                    )
+                )
             counts.append(generation.usage(self.prompts[index].plan, choices))
 
         await _side_by_side(run, len(self.prompts))
@@ -174,10 +193,18 @@ class _Job:
             lease = first if first is not None and index == 0 else await self.lease(index)
             choices = self._choices(index, lease)
             encoders = [encoder(index, choice.index) for choice in choices]
+            offsets = [0 for _ in choices]
 
             def write(choice: Choice, events: list[Event], finish: FinishReason | None) -> bytes:
                 text = _text(events)
-                data = encoders[choice.index].text(text) if text else b""
+                if choice.reporter is None:
+                    data = encoders[choice.index].text(text) if text else b""
+                elif text or finish is not None:
+                    entries = choice.take_logprobs()
+                    data = encoders[choice.index].text(text, text_logprobs(entries, offsets[choice.index]))
+                    offsets[choice.index] += sum(len(entry.token) for entry in entries)
+                else:
+                    data = b""
                 return data if finish is None else data + encoders[choice.index].finish(finish)
 
             echoed = self.prompts[index].text
@@ -213,6 +240,10 @@ async def _side_by_side(run: Callable[[int], Any], count: int) -> None:
             nursery.start_soon(guarded, index)
     if failures:
         raise failures[0]
+
+
+def _logprobs(choice: Choice) -> dict[str, Any] | None:
+    return None if choice.reporter is None else text_logprobs(choice.take_logprobs())
 
 
 def _text(events: list[Event]) -> str:

@@ -61,9 +61,21 @@ class RequestTasks(TaskGroup):
     def __init__(self, connection: Connection) -> None:
         super().__init__()
         self._connection = connection
+        self._helpers: list[trio.CancelScope] = []
 
     def spawn(self, func: Callable[..., Awaitable[Any]], *args: Any) -> None:
-        self.tasks.start_soon(func, *args)
+        """Run a helper of the protocol (the pings of a WebSocket) until the connection ends."""
+
+        async def run() -> None:
+            with trio.CancelScope() as scope:
+                self._helpers.append(scope)
+                await func(*args)
+
+        self.tasks.start_soon(run)
+
+    def end_helpers(self) -> None:
+        for scope in self._helpers:
+            scope.cancel()
 
     async def spawn_app(
         self,
@@ -212,6 +224,7 @@ class Connection:
                     await self.protocol.handle(Closed())
                     self.protocol.finished = True
                     self._give_up_sending()
+                    self._tasks.end_helpers()
                 if lingers:
                     await self._linger()
         finally:
@@ -388,7 +401,7 @@ class Connection:
         with trio.move_on_after(self.host.options.linger_secs):
             try:
                 self.sock.shutdown(socket.SHUT_WR)
-                while left > 0 and not self._end_of_input:
+                while left > 0 and not self._end_of_input and not self._broken:
                     await trio.lowlevel.wait_readable(self.sock)
                     try:
                         data = self.sock.recv(RECEIVE_BYTES)
@@ -414,7 +427,7 @@ class Connection:
             self._is_fresh = False
             if event.idle:
                 self.idle_since = now
-                if self.protocol.paused or self._retiring:
+                if self.protocol.paused or self._retiring or self._end_of_input:
                     self._wake()
                 elif self._read_scope is not None:
                     self._read_scope.deadline = self._read_deadline()
@@ -464,8 +477,9 @@ class Connection:
                 self._pending_bytes = len(view)
                 try:
                     while view:
-                        scope.deadline = trio.current_time() + self.host.options.client_stall_secs
-                        await trio.lowlevel.wait_writable(self.sock)
+                        if not await self._wait_writable():
+                            self._fail()
+                            return
                         try:
                             sent = self.sock.send(view)
                         except BlockingIOError:
@@ -478,9 +492,19 @@ class Connection:
                 finally:
                     self._pending_bytes = 0
                     self._send_scope = None
-        if scope.cancelled_caught:
-            self._fail()
         await trio.lowlevel.checkpoint_if_cancelled()
+
+    async def _wait_writable(self) -> bool:
+        """Whether the socket takes bytes again; False when its client took none for client_stall_secs."""
+        while not self._broken:
+            queued = peer.unaccepted_bytes(self.sock)
+            with trio.move_on_after(self.host.options.client_stall_secs):
+                await trio.lowlevel.wait_writable(self.sock)
+                return True
+            # A socket reports room only when much of its buffer is free; a slow reader has moved before that.
+            if peer.unaccepted_bytes(self.sock) >= queued:
+                break
+        return False
 
 
 async def refuse_connection(sock: socket.socket, options: ServeOptions, message: str) -> None:

@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import numpy as np
 import trio
-from attrs import define
+from attrs import define, frozen
 
 from rustedvino.api import errors as api
-from rustedvino.api.results import FinishReason, Usage
+from rustedvino.api.results import FinishReason, TokenLogprob, Usage
 from rustedvino.api.sampling import SamplingRequest
 from rustedvino.config.types import ServerSettings
 from rustedvino.http.asgi import Send
@@ -18,6 +18,7 @@ from rustedvino.hub.hub import Model
 from rustedvino.hub.lease import GenerationRequest, Lease, Sequence
 from rustedvino.hub.text_assets import TextAssets
 from rustedvino.text.answer import AnswerReader
+from rustedvino.text.tokenizer import ModelTokenizer
 from rustedvino.text.tools.events import Event
 
 MAX_CHOICES: Final = 8
@@ -99,6 +100,20 @@ async def in_thread_if_long(size: int, limit: int, work: Callable[[], list[int]]
     return await trio.to_thread.run_sync(work) if size > limit else work()
 
 
+@frozen
+class TokenReporter:
+    """Names the tokens of an answer for its log-probabilities; the end of a turn is not among them."""
+
+    tokenizer: ModelTokenizer
+    eos_token_ids: frozenset[int]
+
+    def report(self, token: int, logprob: float) -> TokenLogprob | None:
+        """The entry of one token."""
+        if token in self.eos_token_ids:
+            return None
+        return TokenLogprob(self.tokenizer.token_text(token), logprob, self.tokenizer.token_bytes(token))
+
+
 @define(eq=False)
 class Choice:
     """One sequence with its reader. ``advance`` is called when something may have changed."""
@@ -107,8 +122,10 @@ class Choice:
     sequence: Sequence
     lease: Lease
     reader: AnswerReader
+    reporter: TokenReporter | None = None
     seen: int = 0
     ended: bool = False
+    _reported: int = 0
 
     def advance(self) -> tuple[list[Event], FinishReason | None]:
         """New events, and the finish reason once there is one. Raises the HubError that ended the sequence."""
@@ -121,18 +138,31 @@ class Choice:
         if reader.stopped:
             self.ended = True
             self.lease.cancel(sequence)
-            return events, "stop"
+            return events, self._reason("stop")
         if sequence.failure is not None:
             raise sequence.failure
         if sequence.finish is not None:
             self.ended = True
             events += reader.end()
-            if reader.stopped:
-                return events, "stop"
-            return events, sequence.finish
+            return events, self._reason(sequence.finish)
         if sequence.cancelled:
             self.ended = True
         return events, None
+
+    def take_logprobs(self) -> list[TokenLogprob]:
+        """Entries of the tokens read since the last call."""
+        assert self.reporter is not None
+        start, self._reported = self._reported, self.reader.tokens_read
+        entries = (
+            self.reporter.report(self.sequence.tokens[position], self.sequence.logprobs[position])
+            for position in range(start, self.reader.tokens_read)
+        )
+        return [entry for entry in entries if entry is not None]
+
+    def _reason(self, finish: FinishReason) -> FinishReason:
+        if self.reader.stopped:
+            finish = "stop"
+        return "tool_calls" if finish == "stop" and self.reader.tool_calls else finish
 
 
 def usage(request: GenerationRequest, choices: Iterable[Choice]) -> Usage:

@@ -9,8 +9,8 @@ from rustedvino.api.results import model_card, model_list
 from rustedvino.api.tokenize import DetokenizeRequest, TokenizeRequest
 from rustedvino.http import generation
 from rustedvino.http.bodies import read_request
-from rustedvino.http.chat import render
 from rustedvino.http.context import context
+from rustedvino.http.conversation import render
 from rustedvino.http.replies import json_reply
 from rustedvino.hub.hub import Hub, Model
 from rustedvino.hub.model_files import ModelProblem

@@ -16,7 +16,15 @@ import socket
 import sys
 
 if sys.platform == "linux":
+    import fcntl
+    import termios
+
     CAN_TELL_HALF_CLOSED = True
+
+    def unaccepted_bytes(sock: socket.socket) -> int:
+        """Bytes we have sent which the peer's kernel has not taken yet."""
+        answer = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0" * 4)
+        return int.from_bytes(answer, sys.byteorder)
 
     def is_reset(sock: socket.socket) -> bool:
         """Whether the connection is dead in both directions. Never blocks."""
@@ -36,6 +44,10 @@ if sys.platform == "linux":
 
 else:
     CAN_TELL_HALF_CLOSED = False
+
+    def unaccepted_bytes(sock: socket.socket) -> int:
+        """Not known here: no progress is seen beyond what our own sends show."""
+        return 0
 
     def is_reset(sock: socket.socket) -> bool:
         """Known only by a failing call: an open socket counts as alive."""

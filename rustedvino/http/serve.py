@@ -166,7 +166,7 @@ class HttpServer:
 
     async def accept_all(self, listener: socket.socket, nursery: trio.Nursery) -> None:
         """Accept until the listener is closed; handlers run in `nursery`."""
-        while True:
+        while listener.fileno() >= 0:
             try:
                 await trio.lowlevel.wait_readable(listener)
                 for _ in range(ACCEPTS_PER_WAKEUP):
@@ -177,8 +177,6 @@ class HttpServer:
             except trio.ClosedResourceError:
                 return
             except OSError as error:
-                if listener.fileno() < 0:
-                    return
                 if error.errno in _EXHAUSTED:
                     log.warning("cannot accept a connection: %s", error.strerror)
                     self._retire_longest_idle()

@@ -14,8 +14,10 @@ from rustedvino.hub.model_files import ModelFiles, inspect_folder
 from rustedvino.hub.process import WorkerStartError
 from rustedvino.hub.utility import UtilityTimeout, UtilityWorker
 from rustedvino.text.probes import PROBE_STRINGS, ProbeResult
+from rustedvino.text.reasoning import detect_reasoning_parser
 from rustedvino.text.templates import ChatTemplate, TemplateError, find_chat_template, template_variables
 from rustedvino.text.tokenizer import ModelTokenizer, TokenizerUnavailable
+from rustedvino.text.tools.detect import detect_tool_dialect
 from rustedvino.text.tools.pieces import ControlToken
 
 log = logging.getLogger(__name__)
@@ -36,6 +38,10 @@ class TextAssets:
     probe: ProbeResult | None
     controls: Mapping[int, ControlToken]
     eos_token_ids: frozenset[int]
+    reasoning: str | None
+    """Name of the parser that splits thinking from answers, None for a model that does not think."""
+    tool_dialect: str | None
+    """How the model writes tool calls, None if its template has no place for tools."""
 
 
 @define(eq=False)
@@ -78,6 +84,8 @@ class TextModel:
             tokenizer_problem = error.reason
             log.warning("model %s is tokenized by its worker: %s", self.model_id, error.reason)
         template, probe, template_problem = await self._template(files)
+        source = "" if template is None else template.source.text
+        control_names = frozenset() if tokenizer is None else frozenset(tokenizer.control_tokens)
         if template_problem is not None:
             log.warning("model %s answers completions only: %s", self.model_id, template_problem)
         return TextAssets(
@@ -89,6 +97,8 @@ class TextModel:
             probe=probe,
             controls={} if tokenizer is None else control_tokens(tokenizer, files.eos_token_ids),
             eos_token_ids=frozenset(files.eos_token_ids),
+            reasoning=self.settings.reasoning_parser or detect_reasoning_parser(source),
+            tool_dialect=detect_tool_dialect(source, control_names),
         )
 
     async def _template(self, files: ModelFiles) -> tuple[ChatTemplate | None, ProbeResult | None, str | None]:

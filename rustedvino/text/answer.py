@@ -5,7 +5,7 @@ from typing import Protocol
 
 from rustedvino.text.decoding import TokenDecoder
 from rustedvino.text.stops import StopMatcher
-from rustedvino.text.tools.events import Content, Event, ToolCallEnd, ToolCallStart
+from rustedvino.text.tools.events import Content, Event
 from rustedvino.text.tools.pieces import ControlToken, Piece
 
 
@@ -17,6 +17,14 @@ class Parser(Protocol):
 
     def finish(self) -> list[Event]:
         """The output has ended: give what was held back."""
+
+    @property
+    def calls(self) -> int:
+        """Tool calls delivered so far."""
+
+    @property
+    def satisfied(self) -> bool:
+        """Whether nothing more of the output can matter."""
 
 
 class AnswerReader:
@@ -43,9 +51,12 @@ class AnswerReader:
         self._parser = parser
         self.tokens_read = 0
         self.stopped = False
-        """Whether a stop string was found: what the sequence still has is not part of the answer."""
-        self.tool_calls = 0
-        self.last_call_complete = True
+        """Whether the answer ended before its sequence: by a stop string, or by the last tool call allowed."""
+
+    @property
+    def tool_calls(self) -> int:
+        """Tool calls in the answer so far."""
+        return 0 if self._parser is None else self._parser.calls
 
     def read(self, ids: Iterable[int]) -> list[Event]:
         """The events of further token ids, adjacent content joined. Nothing after a stop string."""
@@ -110,11 +121,9 @@ class AnswerReader:
             if isinstance(event, Content):
                 self._content(event.text, events)
                 continue
-            if isinstance(event, ToolCallStart):
-                self.tool_calls += 1
-            elif isinstance(event, ToolCallEnd):
-                self.last_call_complete = event.complete
             events.append(event)
+        if self._parser is not None and self._parser.satisfied:
+            self.stopped = True
 
     def _content(self, text: str, events: list[Event]) -> None:
         if self._matcher is not None:

@@ -85,7 +85,7 @@ class ReasoningParser:
     def __init__(self, tags: ThinkTags, *, control_tokens: frozenset[str] = frozenset(), inside: bool = False) -> None:
         self._tags = tags
         self._letters = letter_tags((tags.opening, tags.closing), control_tokens)
-        self._control = control_tokens.intersection((tags.opening, tags.closing))
+        self._control = frozenset((tags.opening, tags.closing))
         self._finder = TagFinder(self._letters)
         self._state = _State.INSIDE if inside else _State.START
         self._behind_block = False  # line ends at the start of the answer belong to the closing tag

@@ -96,9 +96,7 @@ class ModelTokenizer:
             {token.content: token_id for token_id, token in control.items()}
         )
         self._special = frozenset(token.content for token in added.values() if token.special)
-        vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-        self._vocab_size = max(vocabulary.values(), default=-1) + 1
-        self._longest_token_bytes = max((len(token.encode("utf-8", "replace")) for token in vocabulary), default=1)
+        self._vocab_size, self._longest_token_bytes = _measure(tokenizer, max(added, default=-1))
         self.marker = ControlMarker(
             ControlString(
                 token.content,
@@ -114,7 +112,7 @@ class ModelTokenizer:
         # Without marks the ordinary tokenizer gives the ids, unless normalizing client text could
         # produce a control string (full-width letters under NFKC).
         self._always_cut = normalizer is not None and any(token.normalized for token in control.values())
-        self._bytes_per_token = self._token_bound(tokenizer, normalizer, vocabulary)
+        self._bytes_per_token = self._token_bound(tokenizer, normalizer)
         self._strips_space = any(token.lstrip or token.rstrip for token in added.values())
         self._prefix, self._suffix = _template_ids(tokenizer)
         self._decoding = Decoding(tokenizer, section_of(tokenizer.decoder))
@@ -122,7 +120,11 @@ class ModelTokenizer:
 
     @classmethod
     def from_folder(cls, folder: Path) -> ModelTokenizer:
-        """Load `tokenizer.json`; raises TokenizerUnavailable. Takes up to a second: run it in a thread."""
+        """Load `tokenizer.json`; raises TokenizerUnavailable.
+
+        Takes up to a second (0.2 s for 150,000 tokens): run it in a thread, though the library holds the
+        GIL for most of it.
+        """
         path = folder / TOKENIZER_FILE
         try:
             size = path.stat().st_size
@@ -252,9 +254,7 @@ class ModelTokenizer:
         size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
         return size > bound
 
-    def _token_bound(
-        self, tokenizer: Tokenizer, normalizer: dict[str, Any] | None, vocabulary: Mapping[str, int]
-    ) -> int | None:
+    def _token_bound(self, tokenizer: Tokenizer, normalizer: dict[str, Any] | None) -> int | None:
         """Return how many bytes of input one token can stand for at most, None if there is no bound."""
         factor = 1
         steps = normalizer.get("normalizers", []) if normalizer and normalizer["type"] == "Sequence" else None
@@ -269,10 +269,10 @@ class ModelTokenizer:
         model = tokenizer.model
         byte_level = '"ByteLevel"' in json.dumps([section_of(tokenizer.pre_tokenizer), normalizer])
         if byte_level:
-            whole = all(char in vocabulary for char in BYTE_LEVEL_ALPHABET)
+            whole = all(tokenizer.token_to_id(char) is not None for char in BYTE_LEVEL_ALPHABET)
         else:
             whole = bool(getattr(model, "byte_fallback", False)) and all(
-                f"<0x{byte:02X}>" in vocabulary for byte in range(256)
+                tokenizer.token_to_id(f"<0x{byte:02X}>") is not None for byte in range(256)
             )
         return factor * self._longest_token_bytes if whole else None
 
@@ -288,6 +288,26 @@ class ModelTokenizer:
             if "\ufffd" not in reference and self._decoding.decode(ids) != reference:
                 self._decoding.use_window()
                 return
+
+
+def _measure(tokenizer: Tokenizer, last_added_id: int) -> tuple[int, int]:
+    """Return the highest id plus one and the longest token in bytes.
+
+    Id by id: copying the whole vocabulary would hold the GIL for a tenth of a second.
+    """
+    left = tokenizer.get_vocab_size(with_added_tokens=True)
+    end = 2 * left + last_added_id + 2  # ids with gaps; two entries with one id must not make it endless
+    size, longest = 0, 1
+    for token_id in range(end):
+        token = tokenizer.id_to_token(token_id)
+        if token is None:
+            continue
+        size = token_id + 1
+        longest = max(longest, len(token) if token.isascii() else len(token.encode("utf-8", "replace")))
+        left -= 1
+        if left <= 0 and token_id >= last_added_id:
+            break
+    return size, longest
 
 
 def _is_control(token: AddedToken) -> bool:

@@ -73,6 +73,18 @@ def test_closed_peer_looks_half_closed_until_a_byte_is_sent(pair):
     assert peer.is_reset(server)
 
 
+def test_bytes_are_accepted_by_a_reader(pair):
+    server, client = pair
+    server.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        while True:
+            server.send(b"x" * 65536)
+    queued = peer.unaccepted_bytes(server)
+    assert queued > 0
+    while peer.unaccepted_bytes(server) >= queued:
+        client.recv(65536)
+
+
 def test_own_closed_socket_counts_as_gone(pair):
     server, _ = pair
     server.close()

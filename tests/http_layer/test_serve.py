@@ -9,7 +9,7 @@ import trio.testing
 from quart import websocket
 from quart_trio import QuartTrio
 from wsproto import ConnectionType, WSConnection
-from wsproto.events import AcceptConnection, CloseConnection, Request, TextMessage
+from wsproto.events import AcceptConnection, CloseConnection, Ping, Request, TextMessage
 
 from rustedvino.http.listener import open_listener
 from rustedvino.http.options import ServeOptions
@@ -241,7 +241,8 @@ class SocketClient:
     async def event(self):
         while True:
             for event in self.protocol.events():
-                return event
+                if not isinstance(event, Ping):
+                    return event
             with trio.fail_after(10):
                 data = await self.client.stream.receive_some(65536)
             self.protocol.receive_data(data or None)

@@ -34,7 +34,7 @@ def test_a_prefix_for_the_start_is_left_out_inside(synthetic):
     added: dict[int, AddedToken] = full.get_added_tokens_decoder()
     plain = PlainEncoder(full, added, set(added))
     start, inside = plain.encode([("hello", True), ("hello", False)])
-    assert [full.id_to_token(token_id) for token_id in start][0].startswith("▁")
+    assert next(full.id_to_token(token_id) or "" for token_id in start).startswith("▁")
     assert not any((full.id_to_token(token_id) or "").startswith("▁") for token_id in inside)
 
 

@@ -70,7 +70,7 @@ class FramedToolParser:
     ) -> None:
         self.writer = CallWriter(tools, parallel=parallel)
         self._frame = frame
-        self._control = control_tokens.intersection(frame.tags)
+        self._control = frozenset(frame.tags)
         self._openers = self._finder = TagFinder(letter_tags(frame.openers, control_tokens))
         self._closers = TagFinder(letter_tags(frame.closers, control_tokens))
         # a closing tag that begins an opening one (a fence) cannot be told from it in plain content

@@ -50,7 +50,7 @@ class HarmonyParser:
     ) -> None:
         self.writer = CallWriter(tools, parallel=parallel)
         self.inside_at_end = False
-        self._control = control_tokens.intersection(TAGS)
+        self._control = frozenset(TAGS)
         self._finder = TagFinder(letter_tags(TAGS, control_tokens))
         self._at = _At.REASONING if inside else _At.HEADER
         self._header = ""

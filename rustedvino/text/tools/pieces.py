@@ -2,8 +2,9 @@
 
 A model's output arrives as pieces: plain text, or one control token (an added token of the
 model's vocabulary). A tag such as ``<tool_call>`` is a control token for one model and plain
-letters for another. For a tag the model has as a control token only that token counts; the
-same letters in plain text stay text.
+letters for another. A control token with the text of a tag always counts. The letters count only
+for a tag that is not among the ``control_tokens`` a parser is given: those the model has and would
+use. (An output forced by a grammar may spell a tag out all the same; its parser is given none.)
 """
 
 from __future__ import annotations

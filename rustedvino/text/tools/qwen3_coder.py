@@ -52,7 +52,8 @@ class Qwen3CoderParser:
 
     def __init__(self, tools: Tools, *, control_tokens: frozenset[str] = frozenset(), parallel: bool = True) -> None:
         self.writer = CallWriter(tools, parallel=parallel)
-        self._control = control_tokens.intersection(TAGS)
+        self._control = frozenset(TAGS)
+        self._control_tokens = control_tokens
         self._finder = TagFinder(letter_tags((OPEN, FUNCTION), control_tokens))
         self._value_end = TagFinder((PARAMETER_END,))
         self._state = _State.CONTENT
@@ -178,10 +179,10 @@ class Qwen3CoderParser:
         if self._state is _State.OPENED:
             return (FUNCTION,)
         if self._state is _State.BEHIND:
-            return letter_tags((CLOSE, OPEN, FUNCTION), self._control)
+            return letter_tags((CLOSE, OPEN, FUNCTION), self._control_tokens)
         if self._state is _State.MAYBE_END:
             return (PARAMETER, FUNCTION_END)
-        return (PARAMETER, FUNCTION_END, *letter_tags((CLOSE,), self._control))
+        return (PARAMETER, FUNCTION_END, *letter_tags((CLOSE,), self._control_tokens))
 
     def _tag(self, tag: str) -> None:
         if self._state is _State.MAYBE_END:
