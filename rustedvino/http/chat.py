@@ -88,7 +88,10 @@ class _Answer:
             new_id("chatcmpl"),
             now_secs(),
             self.conversation.chat.model,
-            [_message(choice, events, finish) for choice, (events, finish) in zip(choices, answers, strict=True)],
+            [
+                _message(choice, events, finish, self.conversation.assets.tool_dialect)
+                for choice, (events, finish) in zip(choices, answers, strict=True)
+            ],
             generation.usage(self.conversation.plan, choices),
             self._extra(),
         )

@@ -3,17 +3,20 @@
 ``tool_call_grammar`` returns a structural tag: nested dicts whose ``type`` says what may be written.
 ``json.dumps`` of it is what OpenVINO GenAI takes as ``StructuredOutputConfig(structural_tags_config=…)``.
 
-Found on runtime 2026.4.1, on the CPU, with models of the hermes and Mistral dialects:
+Found on runtime 2026.4.1, on the CPU, with tiny models of the hermes and Mistral dialects:
 
 - A call is forced even when the model would rather answer in text, in any sampling; a named tool, one
   call only (``stop_after_first``) and several calls (``tags_with_separator``) all work. The first step of
   a new grammar takes 20–60 ms at a vocabulary of 1,500 to 4,000.
-- A tag such as ``<tool_call>`` is matched as text: the model takes the control token or spells the tag in
-  letters, as it likes, and a token the vocabulary marks as special is never taken. The parser of a forced
-  answer must therefore count letters: give it no ``control_tokens``.
+- Everything is matched as text: for a tag such as ``<tool_call>`` the model takes the control token or
+  spells it in letters, as it likes, and a special token may also appear inside a string. The parser of a
+  forced answer must therefore count letters: give it no ``control_tokens``.
 - Thinking in front of the call works as a tag of its own around ``any_text``.
-- ``qwen_xml_parameter`` obeys names, order and types, but not ``maxLength``.
-- A schema that does not compile breaks the pipeline at the next step: prove it elsewhere first.
+- ``qwen_xml_parameter`` obeys names, order and types, but not ``maxLength``, and fails for a schema
+  without properties. In a ``sequence`` only the last element may be open-ended; a ``tag`` with an end may
+  hold one. Keys the runtime does not know are ignored, also ``any_whitespace``: a poor model can write
+  whitespace between JSON tokens until its length is up.
+- A schema that does not compile breaks the pipeline at its next step: prove it elsewhere first.
 """
 
 from __future__ import annotations
@@ -22,12 +25,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rustedvino.text.reasoning import GPT_OSS, ThinkTags
+from rustedvino.text.reasoning import GPT_OSS, THINK_TAGS
 from rustedvino.text.tools.calls import Tools
 from rustedvino.text.tools.schema_types import allowed_types
 
 Format = dict[str, Any]
 
+_HARMONY_THOUGHT = ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant")
 _ANY_TEXT: Format = {"type": "any_text"}
 _PYTHON_LITERALS = r"""
 value ::= string | number | word | list | dict
@@ -49,30 +53,31 @@ def tool_call_grammar(
     named: str | None = None,
     *,
     parallel: bool = True,
-    reasoning: ThinkTags | None = None,
+    reasoning: str | None = None,
     inside_reasoning: bool = False,
     control_tokens: frozenset[str] = frozenset(),
 ) -> Format:
     """Return the structural tag for ``tool_choice`` required (``named`` None) or a named tool.
 
     A named tool is called once, required calls one or more (one without ``parallel``). With
-    ``reasoning`` the model may think first; ``inside_reasoning`` says that the prompt has opened the
-    block already. Raises KeyError for an unknown dialect or a named tool that is not in ``tools``.
+    ``reasoning`` (the name of its parser) the model may think first; ``inside_reasoning`` says that the
+    prompt has opened the block already. Raises KeyError for an unknown dialect or reasoning parser, or a
+    named tool that is not in ``tools``.
     """
     chosen = tools if named is None else {named: tools[named]}
     once = named is not None or not parallel
     call = _FORMATS[dialect](chosen, once, control_tokens)
-    if dialect == GPT_OSS:
-        return {"type": "structural_tag", "format": call}
     if reasoning is not None:
-        call = _after_thinking(call, reasoning, inside=inside_reasoning)
+        opening, closing = _HARMONY_THOUGHT
+        if dialect != GPT_OSS:
+            opening, closing = THINK_TAGS[reasoning].opening, THINK_TAGS[reasoning].closing + "\n\n"
+        call = _after_thinking(call, "" if inside_reasoning else opening, closing)
     return {"type": "structural_tag", "format": call}
 
 
-def _after_thinking(call: Format, tags: ThinkTags, *, inside: bool) -> Format:
-    thought = _tag("" if inside else tags.opening, _ANY_TEXT, tags.closing + "\n\n")
-    thinking_first: Format = {"type": "sequence", "elements": [thought, call]}
-    return thinking_first if inside else {"type": "or", "elements": [thinking_first, call]}
+def _after_thinking(call: Format, opening: str, closing: str) -> Format:
+    thinking_first: Format = {"type": "sequence", "elements": [_tag(opening, _ANY_TEXT, closing), call]}
+    return {"type": "or", "elements": [thinking_first, call]} if opening else thinking_first
 
 
 def _tag(begin: str, content: Format, end: str) -> Format:
@@ -147,9 +152,7 @@ def _gpt_oss(tools: Tools, once: bool, _: frozenset[str]) -> Format:
         _tag(f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>", _schema(schema), "<|call|>")
         for name, schema in tools.items()
     ]
-    call = _separated(tags, "<|start|>assistant", once=once)
-    thought = _tag("<|channel|>analysis<|message|>", _ANY_TEXT, "<|end|><|start|>assistant")
-    return {"type": "or", "elements": [{"type": "sequence", "elements": [thought, call]}, call]}
+    return _separated(tags, "<|start|>assistant", once=once)
 
 
 def _pythonic(tools: Tools, once: bool, _: frozenset[str]) -> Format:
