@@ -7,9 +7,10 @@ import openvino_genai
 
 from rustedvino.engines.faults import EngineFault
 from rustedvino.engines.text import TextEngine
+from rustedvino.engines.vision import VisionEngine
 from rustedvino.worker.loop import Delta, Engine, unknown_method
 
-_KINDS: dict[str, type[Engine]] = {"text_gen": TextEngine}
+_KINDS: dict[str, type[Engine]] = {"text_gen": TextEngine, "vision": VisionEngine}
 
 
 def runtime_versions() -> dict[str, str]:

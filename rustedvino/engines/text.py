@@ -20,7 +20,7 @@ WARMUP_NEW_TOKENS: Final = 2
 
 _NONE: Final = genai.GenerationFinishReason.NONE
 _STOP: Final = genai.GenerationFinishReason.STOP
-_IGNORED: Final = genai.GenerationStatus.IGNORED
+_RUNNING: Final = genai.GenerationStatus.RUNNING
 
 
 @define(eq=False)
@@ -90,9 +90,7 @@ class TextEngine:
         """
         if sequence in self._running:
             raise EngineFault("bad_input", f"sequence {sequence} is running already")
-        ids = np.frombuffer(prompt, dtype="<i4").astype(np.int64).reshape(1, -1)
-        self._requests += 1  # the runtime's own id must never repeat, or its step raises for good
-        handle = self._pipeline.add_request(self._requests, ov.Tensor(ids), generation_config(options))
+        handle = self._add(prompt, options)
         self._running[sequence] = _Running(handle, logprobs=bool(options.get("logprobs")))
 
     def cancel(self, sequence: int) -> None:
@@ -116,13 +114,26 @@ class TextEngine:
         return deltas, [self._pipeline.get_metrics().cache_usage, inside_us]
 
     def call(self, method: str, arguments: dict[str, Any]) -> Any:
-        """``encode``: ``texts`` → list of ids; ``decode``: ``ids`` → text, special tokens kept."""
+        """``encode``: ``texts`` → list of ids; ``decode``: ``ids`` → text, special tokens kept; ``vocabulary``: the
+        bytes of each token inside a text, and whether a text loses the space of its first token."""
         if method == "encode":
             special = arguments["add_special_tokens"]
             return [self._encode(text, add_special_tokens=special) for text in arguments["texts"]]
         if method == "decode":
             return self._pipeline.get_tokenizer().decode(arguments["ids"], skip_special_tokens=False)
+        if method == "vocabulary":
+            return self._vocabulary()
         raise unknown_method(method)
+
+    def _add(self, prompt: bytes, options: dict[str, Any]) -> Any:
+        """Hand a prompt to the runtime and return its handle."""
+        ids = np.frombuffer(prompt, dtype="<i4").astype(np.int64).reshape(1, -1)
+        return self._pipeline.add_request(self._new_request(), ov.Tensor(ids), generation_config(options))
+
+    def _new_request(self) -> int:
+        """An id for the runtime, which must never repeat: its step would raise for good."""
+        self._requests += 1
+        return self._requests
 
     def _read(self, sequence: int, running: _Running) -> Delta | None:
         handle = running.handle
@@ -140,18 +151,18 @@ class TextEngine:
         if finish != _NONE:
             return sequence, ids, "stop" if finish == _STOP else "length", logprobs
         if not ids:
-            if handle.get_status() == _IGNORED:
-                return sequence, [], "ignored", None
+            if handle.get_status() != _RUNNING:
+                return sequence, [], "ignored", None  # whatever the runtime calls it: nothing more will come
             return None
         return sequence, ids, None, logprobs
 
     def _warm_up(self, prompt: list[int]) -> None:
-        config = genai.GenerationConfig()
-        config.max_new_tokens = WARMUP_NEW_TOKENS
-        config.ignore_eos = True
-        self._requests += 1
+        config = warmup_config()
         ids = np.array([prompt], dtype=np.int64)
-        handle = self._pipeline.add_request(self._requests, ov.Tensor(ids), config)
+        self._run_alone(self._pipeline.add_request(self._new_request(), ov.Tensor(ids), config))
+
+    def _run_alone(self, handle: Any) -> None:
+        """Step until a warm-up request is done. Raises EngineFault when it gave not all of its tokens."""
         produced = 0
         while self._pipeline.has_non_finished_requests():
             self._pipeline.step()
@@ -159,6 +170,18 @@ class TextEngine:
                 produced += sum(len(output.generated_ids) for output in handle.read().values())
         if produced != WARMUP_NEW_TOKENS:
             raise EngineFault("unknown", f"the warm-up generation gave {produced} tokens of {WARMUP_NEW_TOKENS}")
+
+    def _vocabulary(self) -> dict[str, Any]:
+        tokenizer = self._pipeline.get_tokenizer()
+        by_token = tokenizer.get_vocab()
+        tokens = [b""] * (max(by_token.values(), default=-1) + 1)
+        for token, number in by_token.items():
+            tokens[number] = token
+        spaced = next(
+            (number for number, token in enumerate(tokens) if token[:1] == b" " and token[1:].isalpha()), None
+        )
+        strips = spaced is not None and not tokenizer.decode([spaced]).startswith(" ")
+        return {"tokens": tokens, "strips_first_space": strips}
 
     def _probe(self, text: str) -> list[int] | None:
         try:
@@ -172,6 +195,14 @@ class TextEngine:
         encoded = self._pipeline.get_tokenizer().encode(text, add_special_tokens=add_special_tokens)
         ids: list[int] = encoded.input_ids.data[0].tolist()
         return ids
+
+
+def warmup_config() -> Any:
+    """Configuration of a warm-up request."""
+    config = genai.GenerationConfig()
+    config.max_new_tokens = WARMUP_NEW_TOKENS
+    config.ignore_eos = True
+    return config
 
 
 def generation_config(options: dict[str, Any]) -> Any:

@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from attrs import asdict
 
+from rustedvino.engines.images import ImageLimits, decode_image
 from rustedvino.text.probes import probe_template
 from rustedvino.text.templates import TemplateSource
 from rustedvino.worker import platform
@@ -36,8 +37,15 @@ class UtilityEngine:
         return [], []
 
     def call(self, method: str, arguments: dict[str, Any]) -> Any:
-        """``probe_template``: ``source``, ``tool_use``, ``variables`` → the fields of ProbeResult."""
+        """Answer one of these.
+
+        ``probe_template``: ``source``, ``tool_use``, ``variables`` → the fields of ProbeResult.
+        ``decode_image``: ``data``, ``max_pixels`` → ``width``, ``height``, ``data`` (RGB, three bytes a pixel).
+        """
         if method == "probe_template":
             source = TemplateSource(arguments["source"], "probe", arguments["tool_use"])
             return asdict(probe_template(source, arguments["variables"]))
+        if method == "decode_image":
+            image = decode_image(arguments["data"], ImageLimits(max_pixels=arguments["max_pixels"]))
+            return {"width": image.width, "height": image.height, "data": image.rgb}
         raise unknown_method(method)

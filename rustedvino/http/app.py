@@ -28,6 +28,8 @@ def create_app(server: ServerContext) -> QuartTrio:
     """The application of one server."""
     app = QuartTrio(__name__, static_folder=None)
     app.asgi_http_class = HttpConnection
+    # Otherwise `//` in a path is answered by a redirect in HTML to whatever the Host header says.
+    app.url_map.merge_slashes = False
     app.extensions[CONTEXT_KEY] = server
     app.config.update(
         MAX_CONTENT_LENGTH=MAX_BODY_BYTES,

@@ -29,6 +29,8 @@ CLEANUP = "rustedvino.cleanup"
 LAST_SEND_BOUND_SECS = 60.0
 """For servers other than ours, whose sends may have no bound of their own."""
 
+JOIN_IN_THREAD_BYTES = 2 * 1024 * 1024
+
 Send = Callable[[bytes], Awaitable[None]]
 
 
@@ -98,7 +100,10 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
         if size > max_bytes:
             raise BodyTooLarge(max_bytes)
         pieces.append(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    if size < JOIN_IN_THREAD_BYTES:
+        return b"".join(pieces)
+    # Joining gives up the GIL from 1 MiB on, and 50 MiB of fresh pages take 50 ms.
+    return await trio.to_thread.run_sync(b"".join, pieces)
 
 
 def prepare_app(app: QuartTrio) -> None:

@@ -38,7 +38,7 @@ async def chat_completions() -> Response:
     server = context()
     chat = await read_request(request, ChatRequest)
     model = server.hub.get(chat.model)
-    assets = await model.text.assets()
+    assets = await model.assets()
     generation.check_kind(model, assets, "chat")
     answer = _Answer(await prepare(chat, assets, server), request_id(request))
     cleanup = request_cleanup(request)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import trio
-from attrs import define, frozen
+from attrs import define, field, frozen
 from quart import Blueprint, Response, request
 
 from rustedvino.api import errors as api
@@ -30,12 +30,11 @@ from rustedvino.http.generation import Choice, TokenReporter
 from rustedvino.http.replies import json_reply
 from rustedvino.http.sampling import effective_sampling
 from rustedvino.http.sse import sse_reply
-from rustedvino.hub.errors import HubError
+from rustedvino.hub.errors import Busy, HubError
 from rustedvino.hub.hub import Model
 from rustedvino.hub.lease import GenerationRequest, Lease
-from rustedvino.hub.text_assets import TextAssets
+from rustedvino.hub.text_assets import TextAssets, encode_raw
 from rustedvino.text.answer import AnswerReader
-from rustedvino.text.tokenizer import LONG_TEXT_CHARS
 from rustedvino.text.tools.events import Content, Event
 
 blueprint: Final = Blueprint("completions", __name__)
@@ -58,7 +57,7 @@ async def completions() -> Response:
     if len(wanted.prompts) > limit:
         raise api.bad_request(f"'prompt' has {len(wanted.prompts)} prompts; at most {limit} are allowed", "prompt")
     model = server.hub.get(wanted.model)
-    assets = await model.text.assets()
+    assets = await model.assets()
     generation.check_kind(model, assets, "completions")
     prompts = [await prepare(wanted, index, assets, server) for index in range(len(wanted.prompts))]
     job = _Job(wanted, model, assets, prompts, request_id(request), request_cleanup(request).callback)
@@ -85,15 +84,9 @@ async def prepare(wanted: CompletionRequest, index: int, assets: TextAssets, ser
     """Tokenize and check one prompt of the request. Raises ApiError."""
     prompt, param = wanted.prompts[index], wanted.prompt.path(index)
     tokenizer = assets.tokenizer
-    if tokenizer is None:
-        raise api.bad_request(f"this model has no tokenizer: {assets.tokenizer_problem}", "model")
     if isinstance(prompt, str):
         generation.refuse_surely_too_long(assets, [prompt], param)
-
-        def work() -> list[int]:
-            return tokenizer.encode_raw(prompt, parse_special=wanted.parse_special)
-
-        ids = await generation.in_thread_if_long(len(prompt), LONG_TEXT_CHARS, work)
+        ids = await encode_raw(tokenizer, prompt, parse_special=wanted.parse_special)
     else:
         ids = list(prompt)
     sampling = effective_sampling(wanted, assets.files.generation, server.settings.models[wanted.model])
@@ -114,16 +107,37 @@ class _Job:
     prompts: list[RawPrompt]
     request_id: str
     at_end: Callable[[Callable[[], None]], Any]
+    _line: trio.Lock = field(factory=trio.Lock)
+    _running: int = 0
+    _one_ended: trio.Event = field(factory=trio.Event)
 
     async def lease(self, index: int) -> Lease:
-        """Wait for the lease of one prompt."""
-        lease = await self.model.actor.lease(self.prompts[index].plan)
-        self.at_end(lease.close)
-        return lease
+        """Wait for the lease of one prompt. Follow it by ``ended``.
+
+        One prompt of a request waits in the model's line at a time. While another one runs, a busy model is no
+        reason to give up: it may be busy with us.
+        """
+        async with self._line:
+            while True:
+                try:
+                    lease = await self.model.actor.lease(self.prompts[index].plan)
+                except Busy:
+                    if not self._running:
+                        raise
+                    await self._one_ended.wait()
+                else:
+                    self._running += 1
+                    self.at_end(lease.close)
+                    return lease
+
+    def ended(self) -> None:
+        """One of the prompts has its answer."""
+        self._running -= 1
+        event, self._one_ended = self._one_ended, trio.Event()
+        event.set()
 
     def _choices(self, index: int, lease: Lease) -> list[Choice]:
         tokenizer = self.assets.tokenizer
-        assert tokenizer is not None
         reporter = None if self.wanted.logprobs is None else TokenReporter(tokenizer, self.assets.eos_token_ids)
         return [
             Choice(
@@ -161,6 +175,7 @@ class _Job:
                     )
                 )
             counts.append(generation.usage(self.prompts[index].plan, choices))
+            self.ended()
 
         await _side_by_side(run, len(self.prompts))
         return text_completion(
@@ -212,6 +227,7 @@ class _Job:
                 await sender(b"".join(each.text(echoed) for each in encoders))
             await generation.stream(lease, choices, write, sender)
             counts.append(generation.usage(self.prompts[index].plan, choices))
+            self.ended()
 
         try:
             await _side_by_side(run, len(self.prompts))

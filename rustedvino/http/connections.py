@@ -11,25 +11,21 @@ import math
 import socket
 import struct
 import sys
-from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, cast
+from typing import Protocol
 
 import h11
 import trio
 from attrs import define, field
 from hypercorn.config import Config
 from hypercorn.events import Closed, Event, RawData, Updated
-from hypercorn.protocol.http_stream import ASGIHTTPState, HTTPStream
-from hypercorn.trio.task_group import TaskGroup
 from hypercorn.trio.worker_context import WorkerContext
-from hypercorn.typing import AppWrapper, ASGIReceiveEvent, ASGISendEvent, Scope
+from hypercorn.typing import AppWrapper
 from hypercorn.utils import parse_socket_addr
 
 from rustedvino.http import peer
-from rustedvino.http.envelope import envelope
-from rustedvino.http.exchange import EXCHANGE, Exchange
 from rustedvino.http.options import KIB, ServeOptions
 from rustedvino.http.protocol import BodyBudget, HttpProtocol
+from rustedvino.http.requests import RequestTasks
 
 log = logging.getLogger(__name__)
 
@@ -51,99 +47,6 @@ class ConnectionHost(BodyBudget, Protocol):
     def request_begins(self) -> None: ...
 
     def request_ends(self) -> None: ...
-
-
-class RequestTasks(TaskGroup):
-    """Runs the application for each request of a connection."""
-
-    tasks: trio.Nursery
-
-    def __init__(self, connection: Connection) -> None:
-        super().__init__()
-        self._connection = connection
-        self._helpers: list[trio.CancelScope] = []
-
-    def spawn(self, func: Callable[..., Awaitable[Any]], *args: Any) -> None:
-        """Run a helper of the protocol (the pings of a WebSocket) until the connection ends."""
-
-        async def run() -> None:
-            with trio.CancelScope() as scope:
-                self._helpers.append(scope)
-                await func(*args)
-
-        self.tasks.start_soon(run)
-
-    def end_helpers(self) -> None:
-        for scope in self._helpers:
-            scope.cancel()
-
-    async def spawn_app(
-        self,
-        app: AppWrapper,
-        config: Config,
-        scope: Scope,
-        send: Callable[[ASGISendEvent | None], Awaitable[None]],
-    ) -> Callable[[ASGIReceiveEvent], Awaitable[None]]:
-        into_app, from_client = trio.open_memory_channel[ASGIReceiveEvent](config.max_app_queue_size)
-        stream = self._connection.protocol.http_stream
-        if stream is not None and scope["type"] == "http":
-            extensions = cast("dict[str, Any]", scope["extensions"])
-            extensions[EXCHANGE] = Exchange(self._connection, stream)
-
-        async def put(event: ASGIReceiveEvent) -> None:
-            try:
-                await into_app.send(event)
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                return  # the application has ended and reads no more
-
-        async def run() -> None:
-            host = self._connection.host
-            host.request_begins()
-            try:
-                await self._run_app(app, scope, from_client.receive, send, stream)
-            finally:
-                host.request_ends()
-                into_app.close()
-                from_client.close()
-
-        self.tasks.start_soon(run)
-        return put
-
-    async def _run_app(
-        self,
-        app: AppWrapper,
-        scope: Scope,
-        receive: Callable[[], Awaitable[ASGIReceiveEvent]],
-        send: Callable[[ASGISendEvent | None], Awaitable[None]],
-        stream: HTTPStream | None,
-    ) -> None:
-        """One request. This is the one place where what an application raises ends.
-
-        An error before the answer began is a 500; after that the answer stays without its end, so that the
-        client can tell. Cancellation passes.
-        """
-        path = str(scope.get("path"))
-        status, message, code = 503, "the server is shutting down", "model_unloading"
-        try:
-            await app(scope, receive, send, trio.to_thread.run_sync, trio.from_thread.run)
-            status, message, code = 500, "the handler gave no answer", "internal_error"
-        except BaseExceptionGroup as group:
-            errors = group.split(trio.Cancelled)[1]
-            if errors is not None:
-                status, message, code = 500, "internal error", "internal_error"
-                log.error("error in the handler of %s", path, exc_info=errors)
-            beyond_errors = group.split(Exception)[1]
-            if beyond_errors is not None:
-                raise beyond_errors from None
-        except Exception:
-            status, message, code = 500, "internal error", "internal_error"
-            log.exception("error in the handler of %s", path)
-        finally:
-            # The disconnect that these sends report would cancel them half-way.
-            with trio.move_on_after(self._connection.host.options.client_stall_secs, shield=True):
-                if stream is not None and not stream.closed and stream.state is ASGIHTTPState.REQUEST:
-                    await self._connection.protocol.refuse(status, message, code)
-                await send(None)
 
 
 @define(eq=False, slots=False)
@@ -370,7 +273,7 @@ class Connection:
         if protocol.receiving_body or self._head_began_at is not None:
             # Cut off inside a request: a half-closed client can still read why.
             await protocol.handle(RawData(b""))
-        elif protocol.http_stream is not None:
+        elif protocol.http_stream is not None or protocol.paused:
             await self._answer_if_half_closed()
 
     async def _answer_if_half_closed(self) -> None:
@@ -458,7 +361,7 @@ class Connection:
             return
         self.bytes_sent += sent
         if sent < len(data):
-            await self._write_rest(data[sent:])
+            await self._write_rest(data)
             return
         self._sends_since_yield += 1
         if self._sends_since_yield < SENDS_PER_YIELD:
@@ -505,30 +408,3 @@ class Connection:
             if peer.unaccepted_bytes(self.sock) >= queued:
                 break
         return False
-
-
-async def refuse_connection(sock: socket.socket, options: ServeOptions, message: str) -> None:
-    """Tell a client that there is no room, within `linger_secs`, without looking at its request."""
-    body = envelope(503, message)
-    head = [
-        b"HTTP/1.1 503 Service Unavailable",
-        b"content-type: application/json",
-        b"content-length: %d" % len(body),
-        b"retry-after: 1",
-        b"connection: close",
-        *(name + b": " + value for name, value in options.answer_headers()),
-    ]
-    try:
-        with trio.move_on_after(min(1.0, options.linger_secs)):
-            sock.send(b"\r\n".join(head) + b"\r\n\r\n" + body)
-            sock.shutdown(socket.SHUT_WR)
-            for _ in range(16):
-                await trio.lowlevel.wait_readable(sock)
-                if not sock.recv(RECEIVE_BYTES):
-                    return
-    except (OSError, trio.ClosedResourceError):
-        return
-    finally:
-        if sock.fileno() >= 0:
-            trio.lowlevel.notify_closing(sock)
-            sock.close()

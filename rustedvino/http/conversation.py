@@ -3,6 +3,7 @@
 import hashlib
 import secrets
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from attrs import field, frozen
@@ -15,7 +16,7 @@ from rustedvino.http.context import ServerContext
 from rustedvino.http.generation import Choice, TokenReporter
 from rustedvino.http.sampling import Sampling, effective_sampling
 from rustedvino.hub.lease import GenerationRequest, Lease
-from rustedvino.hub.text_assets import TextAssets
+from rustedvino.hub.text_assets import TextAssets, encode_rendered
 from rustedvino.text.answer import AnswerReader
 from rustedvino.text.history import template_messages
 from rustedvino.text.reasoning import starts_in_reasoning
@@ -43,7 +44,6 @@ class Conversation:
     def choices(self, lease: Lease) -> list[Choice]:
         """Readers for the sequences of the lease."""
         tokenizer = self.assets.tokenizer
-        assert tokenizer is not None
         reporter = TokenReporter(tokenizer, self.assets.eos_token_ids) if self.chat.logprobs else None
         return [
             Choice(
@@ -66,7 +66,6 @@ class Conversation:
         callable_tools = self.chat.effective_tool_choice.mode != "none" and self.assets.tool_dialect is not None
         if self.assets.reasoning is None and not callable_tools:
             return None
-        assert self.assets.tokenizer is not None
         return OutputParser(
             reasoning=self.assets.reasoning,
             dialect=self.assets.tool_dialect,
@@ -82,15 +81,9 @@ async def prepare(chat: ChatRequest, assets: TextAssets, server: ServerContext) 
     _refuse_unsupported(chat, assets)
     texts = [message.text for message in chat.messages]
     generation.refuse_surely_too_long(assets, texts, "messages")
-    rendered = ""
-
-    def work() -> list[int]:
-        nonlocal rendered
-        rendered = render(chat.to_template_messages(), chat.template_tools(), _variables(chat), assets)
-        assert assets.tokenizer is not None
-        return assets.tokenizer.encode_rendered(rendered)
-
-    ids = await generation.in_thread_if_long(sum(map(len, texts)), LONG_TEXT_CHARS, work)
+    work = partial(render, chat.to_template_messages(), chat.template_tools(), _variables(chat), assets)
+    rendered = await generation.in_thread_if_long(sum(map(len, texts)), LONG_TEXT_CHARS, work)
+    ids = await encode_rendered(assets.tokenizer, rendered)
     plain = not chat.tools and chat.response_format is None
     settings = server.settings.models[chat.model]
     sampling = effective_sampling(chat, assets.files.generation, settings, plain=plain)
@@ -117,8 +110,6 @@ def render(
         raise api.bad_request(
             f"this model cannot chat: {assets.template_problem}; use /v1/completions", "model", "chat_not_supported"
         )
-    if assets.tokenizer is None:
-        raise api.bad_request(f"this model cannot chat: {assets.tokenizer_problem}", "model", "chat_not_supported")
     probe = assets.probe
     assert probe is not None
     marker = assets.tokenizer.marker

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import trio
@@ -16,12 +16,15 @@ from rustedvino.http.asgi import Send
 from rustedvino.http.sampling import Sampling
 from rustedvino.hub.hub import Model
 from rustedvino.hub.lease import GenerationRequest, Lease, Sequence
+from rustedvino.hub.runtime_tokenizer import RuntimeTokenizer
 from rustedvino.hub.text_assets import TextAssets
 from rustedvino.text.answer import AnswerReader
 from rustedvino.text.tokenizer import ModelTokenizer
 from rustedvino.text.tools.events import Event
 
 MAX_CHOICES: Final = 8
+T = TypeVar("T")
+
 NO_CAP: Final = 2**31 - 1
 
 
@@ -83,7 +86,7 @@ def plan(
 def refuse_surely_too_long(assets: TextAssets, texts: Iterable[str], param: str) -> None:
     """Refuse by length alone what no tokenizing is needed for: it would take seconds. Raises ApiError."""
     context = assets.files.context_tokens
-    if context is None or assets.tokenizer is None:
+    if context is None:
         return
     for text in texts:
         if assets.tokenizer.too_long(text, context):
@@ -95,7 +98,7 @@ def refuse_surely_too_long(assets: TextAssets, texts: Iterable[str], param: str)
             )
 
 
-async def in_thread_if_long(size: int, limit: int, work: Callable[[], list[int]]) -> list[int]:
+async def in_thread_if_long(size: int, limit: int, work: Callable[[], T]) -> T:
     """Run ``work`` here when the text is short, in a thread when it would hold up the event loop."""
     return await trio.to_thread.run_sync(work) if size > limit else work()
 
@@ -104,7 +107,7 @@ async def in_thread_if_long(size: int, limit: int, work: Callable[[], list[int]]
 class TokenReporter:
     """Names the tokens of an answer for its log-probabilities; the end of a turn is not among them."""
 
-    tokenizer: ModelTokenizer
+    tokenizer: ModelTokenizer | RuntimeTokenizer
     eos_token_ids: frozenset[int]
 
     def report(self, token: int, logprob: float) -> TokenLogprob | None:

@@ -45,7 +45,7 @@ async def health_generate() -> Response:
     server = context()
     named = request.args.get("model")
     model = server.hub.get(named) if named is not None else _first_ready(dict(server.hub))
-    assets = await model.text.assets()
+    assets = await model.assets()
     generation.check_kind(model, assets, "generation")
     wanted = CompletionRequest(
         model=model.actor.model_id, prompt=Prompts((PROBE_PROMPT,)), max_tokens=1, temperature=0.0, ignore_eos=True

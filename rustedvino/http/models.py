@@ -1,5 +1,6 @@
 """``/v1/models``, ``/tokenize``, ``/detokenize``."""
 
+from functools import partial
 from typing import Any, Final
 
 from quart import Blueprint, Response, request
@@ -14,7 +15,8 @@ from rustedvino.http.conversation import render
 from rustedvino.http.replies import json_reply
 from rustedvino.hub.hub import Hub, Model
 from rustedvino.hub.model_files import ModelProblem
-from rustedvino.hub.text_assets import TextAssets
+from rustedvino.hub.runtime_tokenizer import RuntimeTokenizer
+from rustedvino.hub.text_assets import TextAssets, encode_raw, encode_rendered
 from rustedvino.text.tokenizer import LONG_TEXT_CHARS, ModelTokenizer
 
 blueprint: Final = Blueprint("models", __name__)
@@ -49,30 +51,30 @@ async def tokenize() -> Response:
     server = context()
     wanted = await read_request(request, TokenizeRequest)
     _, assets, tokenizer = await _tokenizer(server.hub, wanted.model)
-    texts = [wanted.prompt or ""] if wanted.messages is None else [message.text for message in wanted.messages]
-
-    def work() -> list[int]:
-        if wanted.messages is None:
-            return tokenizer.encode_raw(
-                wanted.prompt or "",
-                parse_special=wanted.parse_special,
-                add_special_tokens=wanted.with_special_tokens,
-            )
+    if wanted.messages is None:
+        ids = await encode_raw(
+            tokenizer,
+            wanted.prompt or "",
+            parse_special=wanted.parse_special,
+            add_special_tokens=wanted.with_special_tokens,
+        )
+    else:
         variables = dict(wanted.chat_template_kwargs)
         if wanted.enable_thinking is not None:
             variables["enable_thinking"] = wanted.enable_thinking
-        tools = [tool.raw for tool in wanted.tools] or None
-        rendered = render(
+        work = partial(
+            render,
             wanted.to_template_messages(),
-            tools,
+            [tool.raw for tool in wanted.tools] or None,
             variables,
             assets,
             add_generation_prompt=wanted.add_generation_prompt,
         )
-        ids = tokenizer.encode_rendered(rendered)
-        return [*tokenizer.bos_token_ids, *ids] if wanted.with_special_tokens else ids
-
-    ids = await generation.in_thread_if_long(sum(map(len, texts)), LONG_TEXT_CHARS, work)
+        size = sum(len(message.text) for message in wanted.messages)
+        rendered = await generation.in_thread_if_long(size, LONG_TEXT_CHARS, work)
+        ids = await encode_rendered(tokenizer, rendered)
+        if wanted.with_special_tokens:
+            ids = [*tokenizer.bos_token_ids, *ids]
     answer: dict[str, Any] = {"count": len(ids), "max_model_len": assets.files.context_tokens, "tokens": ids}
     if wanted.return_token_strs:
         answer["token_strs"] = [tokenizer.token_text(token) for token in ids]
@@ -93,7 +95,7 @@ async def detokenize() -> Response:
     return json_reply({"prompt": tokenizer.decode(wanted.token_ids)})
 
 
-async def _tokenizer(hub: Hub, model_id: str | None) -> tuple[Model, TextAssets, ModelTokenizer]:
+async def _tokenizer(hub: Hub, model_id: str | None) -> tuple[Model, TextAssets, ModelTokenizer | RuntimeTokenizer]:
     """The tokenizer of the named model, or of the only one there is. Raises ApiError."""
     if model_id is None:
         only = [known for known, _ in hub]
@@ -102,9 +104,7 @@ async def _tokenizer(hub: Hub, model_id: str | None) -> tuple[Model, TextAssets,
         model_id = only[0]
     model = hub.get(model_id)
     try:
-        assets = await model.text.assets()
+        assets = await model.assets()
     except ModelProblem as error:
         raise api.bad_request(f"the model {model_id!r} cannot be tokenized for: {error}", "model") from error
-    if assets.tokenizer is None:
-        raise api.bad_request(f"the model {model_id!r} has no tokenizer: {assets.tokenizer_problem}", "model")
     return model, assets, assets.tokenizer

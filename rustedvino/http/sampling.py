@@ -11,6 +11,12 @@ from rustedvino.api.sampling import SamplingRequest
 from rustedvino.config.types import ModelSettings
 
 DEFAULT_TEMPERATURE = 1.0
+MIN_TEMPERATURE = 1e-5
+"""A temperature below this is 0: the two choose the same token, and the runtime's float32 cannot divide by it."""
+SMALLEST = 1e-6
+"""Lower bound of top_p and repetition_penalty on their way to the runtime, which refuses what rounds to 0."""
+MAX_MIN_P = 1.0 - 2.0**-24
+"""The runtime refuses 1, which means "only the most likely token"; this float32 says the same."""
 
 
 @frozen(kw_only=True)
@@ -30,10 +36,10 @@ class Sampling:
         """Submit options of the ``index``-th choice: seeds count up from the request's."""
         return {
             "temperature": self.temperature,
-            "top_p": self.top_p,
+            "top_p": max(self.top_p, SMALLEST),
             "top_k": self.top_k,
-            "min_p": self.min_p,
-            "repetition_penalty": self.repetition_penalty,
+            "min_p": min(self.min_p, MAX_MIN_P),
+            "repetition_penalty": max(self.repetition_penalty, SMALLEST),
             "frequency_penalty": self.frequency_penalty,
             "presence_penalty": self.presence_penalty,
             "seed": (self.seed + index) % 2**64,
@@ -72,10 +78,10 @@ def effective_sampling(
     if repetition is None and plain:
         repetition = settings.repetition_penalty
     if repetition is None:
-        repetition = _number(generation, "repetition_penalty", 1.0, 1e-6, 10)
+        repetition = _number(generation, "repetition_penalty", 1.0, SMALLEST, 10)
     return Sampling(
-        temperature=temperature,
-        top_p=_said(request.top_p, _number(generation, "top_p", 1.0, 1e-6, 1)),
+        temperature=temperature if temperature >= MIN_TEMPERATURE else 0.0,
+        top_p=_said(request.top_p, _number(generation, "top_p", 1.0, SMALLEST, 1)),
         top_k=max(0, int(_said(request.top_k, _number(generation, "top_k", 0, 0, 2**31 - 1)))),
         min_p=_said(request.min_p, _number(generation, "min_p", 0.0, 0, 1)),
         repetition_penalty=repetition,

@@ -17,8 +17,9 @@ from hypercorn.typing import AppWrapper
 from quart_trio import QuartTrio
 
 from rustedvino.http.asgi import prepare_app
-from rustedvino.http.connections import Connection, refuse_connection
+from rustedvino.http.connections import Connection
 from rustedvino.http.options import ServeOptions
+from rustedvino.http.refusal import refuse_connection
 
 log = logging.getLogger(__name__)
 

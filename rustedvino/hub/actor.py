@@ -3,6 +3,7 @@
 import itertools
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
 import trio
@@ -10,7 +11,7 @@ from attrs import define, field, frozen
 
 from rustedvino.config.types import ModelSettings, ServerSettings
 from rustedvino.hub.admission import DeviceQueue, Waiter
-from rustedvino.hub.calls import Calls
+from rustedvino.hub.calls import Call, Calls
 from rustedvino.hub.errors import (
     BadInput,
     Busy,
@@ -29,7 +30,7 @@ from rustedvino.hub.process import WorkerProcess, WorkerStartError, describe_end
 from rustedvino.hub.restarts import DeathRecord, RestartPolicy
 from rustedvino.hub.spares import SparePool
 from rustedvino.hub.states import WITH_WORKER, Event, State, next_state
-from rustedvino.worker.protocol import Message, ProtocolError
+from rustedvino.worker.protocol import Message, ProtocolError, encode_frame
 
 log = logging.getLogger(__name__)
 
@@ -71,11 +72,16 @@ class Prepared:
     probe_strings: list[str]
 
 
+async def _accept_as_it_is(facts: dict[str, Any], call: Call) -> None:
+    """Nothing of the text side is attached."""
+
+
 @define(eq=False)
 class ModelActor:
     """Owns everything about one model. Calls are made on the event loop; only ``run`` changes the worker.
 
-    ``prepare`` reads the model's files anew; it runs before each load and raises ModelProblem.
+    ``prepare`` reads the model's files anew; it runs before each load and raises ModelProblem. ``accept`` looks at
+    the facts of a loaded worker before requests reach it, may call it, and raises HubError to refuse it.
     """
 
     model_id: str
@@ -85,6 +91,7 @@ class ModelActor:
     queue: DeviceQueue
     spares: SparePool
     prepare: Callable[[], Awaitable["Prepared"]]
+    accept: Callable[[dict[str, Any], Call], Awaitable[None]] = _accept_as_it_is
     state: State = State.NOT_LOADED
     files: ModelFiles | None = None
     facts: dict[str, Any] = field(factory=dict)
@@ -102,6 +109,7 @@ class ModelActor:
     _load_error: tuple[str, str] | None = None
     _retry_at: float = 0.0
     _drain_deadline: float = 0.0
+    _on_trial: bool = False
     _cache_usage: float = 0.0
     _step_us: int = 0
     _overhead_us: int = 0
@@ -124,7 +132,7 @@ class ModelActor:
     @property
     def open(self) -> bool:
         """Whether waiting requests may be admitted now."""
-        return self.state is State.READY
+        return self.state is State.READY and self._worker is not None and self._worker.alive
 
     @property
     def slots(self) -> int:
@@ -168,12 +176,14 @@ class ModelActor:
         """Ask for the model to be resident. One load serves every asker."""
         if self.state in (State.FAILED, State.RESTARTING):
             self.deaths.forgive()
+            self._on_trial = False
         self._fire(Event.LOAD)
 
     def unload(self, drain_secs: float) -> None:
         """Refuse new requests, let running ones end within ``drain_secs``, then end the worker."""
         self._drain_deadline = trio.current_time() + drain_secs
         self._fire(Event.DRAIN)
+        self._tell()  # a drain under way has another bound now
 
     def deregister(self) -> None:
         """Take the model out for good; what runs is ended."""
@@ -181,11 +191,14 @@ class ModelActor:
 
     def abort(self, reason: str) -> None:
         """End every running and waiting request now; the worker frees its sequences as for any cancel."""
-        error = Unloading(reason, retry_after_secs=self._reload_secs)
+
+        def error() -> HubError:
+            return Unloading(reason, retry_after_secs=self._reload_secs)
+
         self._refuse_waiting(error)
         for lease, sequence in list(self._sequences.values()):
             if not sequence.done:
-                sequence.failure = error
+                sequence.failure = error()
                 self._give_up(lease, sequence)
             lease.notify()
 
@@ -203,7 +216,8 @@ class ModelActor:
         Raises HubError subclasses. Cancellation leaves nothing behind; an admitted lease must be closed.
         """
         if self.deaths.is_culprit(request.fingerprint):
-            raise Suspect("this request was running in two deaths of the model's worker; it is not run again")
+            raise _suspect()
+        _check_sendable(request)
         if self.settings.load == "on_demand":
             self._fire(Event.REQUEST)
         self._refuse_if_closed()
@@ -215,7 +229,7 @@ class ModelActor:
         if self.blocks_total:
             self._check_ever_fits(request)
         wait = _Wait(request)
-        waiter = Waiter(self, request.sequences, lambda: self._admit(wait))
+        waiter = Waiter(self, lambda: self._admit(waiter, wait))
         self._waiters[id(waiter)] = (waiter, wait)
         patience = self.server.load_wait_secs if self.waits_for_load else self._queue_patience_secs
         try:
@@ -227,8 +241,7 @@ class ModelActor:
                 wait.lease.close()
             raise
         finally:
-            self._waiters.pop(id(waiter), None)
-            self.queue.discard(waiter)
+            self._leave(waiter)
         if wait.error is not None:
             raise wait.error
         if wait.lease is None:
@@ -242,6 +255,17 @@ class ModelActor:
                 )
             )
         return wait.lease
+
+    async def ready(self) -> None:
+        """Wait until the model is ready, starting an on-demand load. Raises NotReady as ``lease`` does."""
+        if self.settings.load == "on_demand":
+            self._fire(Event.REQUEST)
+        self._refuse_if_closed()
+        patience = self.server.load_wait_secs if self.waits_for_load else self._queue_patience_secs
+        with trio.move_on_after(patience):
+            await self.wait_state(State.READY, State.FAILED, State.NOT_LOADED, State.GONE)
+        if self.state is not State.READY:
+            raise self._not_ready()
 
     async def call(self, method: str, arguments: dict[str, Any]) -> Any:
         """Ask the loaded worker something that is no generation. Raises NotReady and what Calls.make raises."""
@@ -286,14 +310,17 @@ class ModelActor:
                 field="max_tokens" if not request.shrinkable else "messages",
             )
 
-    def _admit(self, wait: "_Wait") -> None:
+    def _admit(self, waiter: Waiter, wait: "_Wait") -> None:
+        del self._waiters[id(waiter)]
         request = wait.request
         assert self._worker is not None
         new_tokens = self._new_tokens(request)
         blocks = self._blocks(request)
         lease = Lease(request, [], self._give_up, admitted_at=trio.current_time())
         for options in request.options:
-            sequence = Sequence(next(_sequence_numbers), new_tokens, blocks)
+            sequence = Sequence(
+                next(_sequence_numbers), new_tokens, blocks, with_logprobs=bool(options.get("logprobs"))
+            )
             lease.sequences.append(sequence)
             self._sequences[sequence.number] = (lease, sequence)
             self._blocks_reserved += blocks
@@ -339,7 +366,8 @@ class ModelActor:
             case "rejected":
                 _, number, kind, text = message
                 lease, sequence = self._sequences[number]
-                sequence.failure = BadInput(str(text)) if kind == "bad_input" else EngineFailed(str(text))
+                if not sequence.done:
+                    sequence.failure = BadInput(str(text)) if kind == "bad_input" else EngineFailed(str(text))
                 self._release(lease, sequence)
             case "reply" | "call_error":
                 self.calls.handle(message)
@@ -363,19 +391,14 @@ class ModelActor:
     def _step(self, deltas: list[Any], stats: list[Any]) -> None:
         usage, inside_us, total_us = stats
         self._cache_usage = float(usage)
-        self._step_us = inside_us
-        self._overhead_us = total_us - inside_us
+        self._step_us = int(inside_us)
+        self._overhead_us = int(total_us) - self._step_us
         finished: list[tuple[Lease, Sequence]] = []
         for number, ids, finish, logprobs in deltas:
             lease, sequence = self._sequences[number]
             if ids:
-                tokens = sequence.tokens
-                tokens += ids
-                if len(tokens) > sequence.max_new_tokens or not all(type(token) is int for token in ids):
-                    raise ProtocolError("more tokens than were asked for, or tokens that are no integers")
+                sequence.take(ids, logprobs)
                 self.tokens_generated += len(ids)
-                if logprobs is not None:
-                    sequence.logprobs += logprobs
             if finish is not None:
                 self._finish(sequence, finish)
                 finished.append((lease, sequence))
@@ -385,6 +408,9 @@ class ModelActor:
             self._release(lease, sequence)
 
     def _finish(self, sequence: Sequence, finish: str) -> None:
+        lease = self._sequences[sequence.number][0]
+        if sequence.done and (finish in FINISHES or finish in ("ignored", "cancelled")):
+            return  # it was given up before; how it ended is decided
         if finish in FINISHES:
             if sequence.tokens:
                 sequence.finish = "stop" if finish == "stop" else "length"
@@ -392,11 +418,8 @@ class ModelActor:
                 sequence.failure = EngineFailed("the model generated no token at all")
         elif finish == "ignored":
             sequence.failure = EngineFailed("the runtime dropped the sequence because its KV pool was full")
-        elif finish == "cancelled":
-            sequence.cancelled = True
         else:
-            raise ProtocolError(f"unknown finish {finish!r}")
-        lease = self._sequences[sequence.number][0]
+            raise ProtocolError(f"unknown or uncalled-for finish {finish!r}")
         if sequence.finish is not None:
             self.deaths.completed(lease.request.fingerprint)
 
@@ -416,7 +439,6 @@ class ModelActor:
                     await self._rest()
                 case State.NOT_LOADED:
                     await self._news_or(None)
-        self._refuse_waiting(NotReady("model_not_found", f"{self.model_id!r} was removed", retry_after_secs=None))
 
     async def _load(self) -> None:
         started = trio.current_time()
@@ -429,7 +451,8 @@ class ModelActor:
                 self._fail_load(Event.LOAD_ERROR, str(error))
                 return
             except WorkerStartError as error:
-                self._died(Event.CRASH, str(error))
+                if self.state is State.LOADING:
+                    self._died(Event.CRASH, str(error))
                 return
             worker = self._worker
             assert worker is not None
@@ -437,9 +460,15 @@ class ModelActor:
                 await self._end_worker("the load was cancelled")
                 return
             worker.begin_work(self.server.load_timeout_secs)
-            worker.send("load", spec)
+            try:
+                worker.send("load", spec)
+            except ProtocolError as error:
+                await self._end_worker("the load failed")
+                self._fail_load(Event.LOAD_ERROR, str(error))
+                return
             while not self._load_decided(worker):
                 await self._news_or(None)
+            await self._accept_loaded(worker)
         worker = self._worker
         if scope.cancelled_caught:
             await self._end_worker("the load took too long")
@@ -455,11 +484,23 @@ class ModelActor:
             self.facts = self._loaded
             self.load_secs = trio.current_time() - started
             self.last_error = None
+            self._on_trial = False
             log.info("model %s is ready on %s after %.1f s", self.model_id, self.device, self.load_secs)
             self._fire(Event.READY)
             self._welcome_waiting()
         else:
             self._worker_died()
+
+    async def _accept_loaded(self, worker: WorkerProcess) -> None:
+        """Let the text side look at a loaded worker."""
+        if self._loaded is None or self.state is not State.LOADING:
+            return
+        try:
+            await self.accept(self._loaded, partial(self.calls.make, worker))
+        except (HubError, ModelProblem) as error:
+            self._loaded = None
+            if not worker.ended.is_set():
+                self._load_error = ("unknown", str(error))
 
     def _load_decided(self, worker: WorkerProcess) -> bool:
         return (
@@ -470,7 +511,14 @@ class ModelActor:
         )
 
     async def _spec(self) -> dict[str, Any]:
-        prepared = await self.prepare()
+        try:
+            prepared = await self.prepare()
+        except ModelProblem:
+            raise
+        except Exception as error:
+            # What a folder can hold has no end; a surprise in one is the fault of this model alone.
+            log.exception("model %s: its files could not be read", self.model_id)
+            raise ModelProblem(f"its files could not be read: {type(error).__name__}: {error}") from error
         self.files = files = prepared.files
         threads = self.settings.num_threads or self.server.num_threads
         properties: dict[str, Any] = {}
@@ -506,6 +554,7 @@ class ModelActor:
     async def _notice_end(self, worker: WorkerProcess) -> None:
         await worker.ended.wait()
         if worker is self._worker:
+            self.calls.fail_all(lambda: WorkerLost(_end_text(worker), retry_after_secs=self._reload_secs))
             self._tell()
 
     async def _attend(self) -> None:
@@ -520,14 +569,14 @@ class ModelActor:
     async def _drain(self) -> None:
         worker = self._worker
         assert worker is not None
-        self._refuse_waiting(Unloading(f"{self.model_id!r} is being unloaded", retry_after_secs=self._reload_secs))
         while self.state is State.DRAINING and self._sequences and not worker.ended.is_set():
             if not await self._news_or(self._drain_deadline):
                 break
         late = bool(self._sequences)
         if worker.ended.is_set():
-            self._lose_running(WorkerLost(_end_text(worker), retry_after_secs=self._reload_secs))
+            text = _end_text(worker)
             self._worker = None
+            self._lose_running(lambda: WorkerLost(text, retry_after_secs=self._reload_secs))
             self._fire(Event.CRASH)
             return
         await self._end_worker("the model was unloaded")
@@ -537,6 +586,7 @@ class ModelActor:
         state = self.state
         while self.state is state:
             if not await self._news_or(self._retry_at):
+                self._on_trial = state is State.FAILED
                 self._fire(Event.RETRY_TIME)
 
     def _worker_died(self) -> None:
@@ -545,7 +595,7 @@ class ModelActor:
         assert worker.end is not None
         text = describe_end(worker.end)
         event = Event.STALL if worker.end.kind == "stall" else Event.CRASH
-        self._died(event, text, tail=worker.end.stderr_tail)
+        self._died(event, text, tail=worker.end.output_tail)
 
     def _died(self, event: Event, text: str, *, tail: str = "") -> None:
         """The worker is gone: end what ran, keep what waits, decide about a restart."""
@@ -553,11 +603,11 @@ class ModelActor:
         self.last_error = text
         self.deaths.died(now, {lease.request.fingerprint for lease, _ in self._sequences.values()})
         count = self.deaths.count(now)
-        exhausted = self.deaths.exhausted(now)
+        # After the window of a failure the model has one trial: a load that dies again ends it.
+        exhausted = self.deaths.exhausted(now) or (self._on_trial and self.state is State.LOADING)
         delay = self.deaths.policy.backoff_secs(count)
         log.error("the worker of model %s was lost: %s", self.model_id, text)
         self._worker = None
-        self.calls.fail_all(text, retry_after_secs=delay + self._reload_secs)
         if exhausted:
             self.last_error = f"{count} worker deaths within {self.deaths.policy.window_secs:g} s; the last: {text}"
             if tail:
@@ -567,8 +617,11 @@ class ModelActor:
             self.restarts += 1
             self._retry_at = now + delay
             self._fire(event)
+        for waiter, wait in list(self._waiters.values()):
+            if self.deaths.is_culprit(wait.request.fingerprint):
+                self._refuse(waiter, wait, _suspect())
         self._lose_running(
-            WorkerLost(
+            lambda: WorkerLost(
                 f"the worker of {self.model_id!r} was lost: {text}",
                 retry_after_secs=max(1.0, delay + self._reload_secs),
             )
@@ -579,8 +632,6 @@ class ModelActor:
         self._retry_at = trio.current_time() + self.deaths.policy.window_secs
         log.error("model %s failed: %s", self.model_id, text)
         self._fire(event)
-        if self.state is State.FAILED:
-            self._refuse_waiting(self._not_ready())
 
     async def _end_worker(self, reason: str) -> None:
         """End the worker, kindly first, and whatever still ran on it."""
@@ -588,7 +639,9 @@ class ModelActor:
         if worker is None:
             return
         worker.handler = ignore_message  # steps still on their way are about sequences that end here
-        self._lose_running(Unloading(f"{self.model_id!r} was unloaded: {reason}", retry_after_secs=self._reload_secs))
+        self._lose_running(
+            lambda: Unloading(f"{self.model_id!r} was unloaded: {reason}", retry_after_secs=self._reload_secs)
+        )
         if self.state is State.DRAINING or self.state is State.NOT_LOADED:
             worker.send("shutdown")
             with trio.move_on_after(SHUTDOWN_GRACE_SECS):
@@ -597,10 +650,12 @@ class ModelActor:
         await worker.ended.wait()
         self._worker = None
 
-    def _lose_running(self, error: HubError) -> None:
+    def _lose_running(self, error: Callable[[], HubError]) -> None:
+        """End what ran on a worker that is no more of use, each with an ``error`` of its own."""
+        self.calls.fail_all(error)
         for lease, sequence in list(self._sequences.values()):
             if not sequence.done:
-                sequence.failure = error
+                sequence.failure = error()
             self._release(lease, sequence)
 
     # Waiting requests.
@@ -622,13 +677,19 @@ class ModelActor:
             try:
                 self._check_ever_fits(wait.request)
             except NeverFits as error:
-                wait.refuse(error)
-                self.queue.discard(waiter)
+                self._refuse(waiter, wait, error)
         self.queue.pump()
 
-    def _refuse_waiting(self, error: HubError) -> None:
+    def _refuse_waiting(self, error: Callable[[], HubError]) -> None:
         for waiter, wait in list(self._waiters.values()):
-            wait.refuse(error)
+            self._refuse(waiter, wait, error())
+
+    def _refuse(self, waiter: Waiter, wait: "_Wait", error: HubError) -> None:
+        wait.refuse(error)
+        self._leave(waiter)
+
+    def _leave(self, waiter: Waiter) -> None:
+        if self._waiters.pop(id(waiter), None) is not None:
             self.queue.discard(waiter)
 
     def _refuse_if_closed(self) -> None:
@@ -659,6 +720,8 @@ class ModelActor:
                 return NotReady(
                     "model_loading", f"{self.model_id!r} is being loaded", retry_after_secs=self._reload_secs
                 )
+            case State.GONE:
+                return NotReady("model_not_found", f"{self.model_id!r} was removed", retry_after_secs=None)
             case _:
                 return NotReady("model_not_loaded", f"{self.model_id!r} is not loaded", retry_after_secs=None)
 
@@ -678,8 +741,8 @@ class ModelActor:
         log.info("model %s: %s → %s (%s)", self.model_id, before, after, event)
         if before in WITH_WORKER and after not in WITH_WORKER:
             self._cache_usage = 0.0
-        if after is State.NOT_LOADED or after is State.DRAINING:
-            self._refuse_waiting(self._not_ready())
+        if after in (State.NOT_LOADED, State.DRAINING, State.FAILED, State.GONE):
+            self._refuse_waiting(self._not_ready)
         changed, self._state_changed = self._state_changed, trio.Event()
         changed.set()
         self._tell()
@@ -710,6 +773,19 @@ class _Wait:
         if not self.done.is_set():
             self.error = error
             self.done.set()
+
+
+def _suspect() -> Suspect:
+    return Suspect("this request was running in two deaths of the model's worker; it is not run again")
+
+
+def _check_sendable(request: GenerationRequest) -> None:
+    """Raise BadInput for what fits no frame, before it waits: an admission must not fail."""
+    try:
+        for options in request.options:
+            encode_frame(("submit", 0, request.prompt, {**options, "max_new_tokens": request.max_new_tokens}))
+    except ProtocolError as error:
+        raise BadInput(str(error)) from error
 
 
 def _end_text(worker: WorkerProcess) -> str:

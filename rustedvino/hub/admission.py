@@ -26,10 +26,9 @@ class Target(Protocol):
 
 @define(eq=False)
 class Waiter:
-    """One request in line: ``sequences`` slots of the model and ``blocks`` of its KV pool in all."""
+    """One request in line; ``target`` knows what it needs. ``admit`` is called once, by ``pump``, and may not raise."""
 
     target: Target
-    sequences: int
     admit: Callable[[], None]
     overtaken: int = 0
 

@@ -11,9 +11,10 @@ from rustedvino.hub.actor import ModelActor
 from rustedvino.hub.admission import DeviceQueue
 from rustedvino.hub.errors import UnknownModel
 from rustedvino.hub.process import WorkerStartError
+from rustedvino.hub.runtime_tokenizer import RuntimeTokenizer
 from rustedvino.hub.spares import SparePool
 from rustedvino.hub.states import State
-from rustedvino.hub.text_assets import TextModel
+from rustedvino.hub.text_assets import TextAssets, TextModel
 from rustedvino.hub.utility import UtilityWorker
 
 log = logging.getLogger(__name__)
@@ -25,6 +26,17 @@ class Model:
 
     actor: ModelActor
     text: TextModel
+
+    async def assets(self) -> TextAssets:
+        """The text side, ready for use: a model that its worker must tokenize for is loaded first.
+
+        Raises ModelProblem and NotReady.
+        """
+        assets = await self.text.assets()
+        if isinstance(assets.tokenizer, RuntimeTokenizer):
+            await self.actor.ready()
+            assets = await self.text.assets()
+        return assets
 
 
 @define(eq=False)
@@ -48,7 +60,14 @@ class Hub:
                     text = TextModel(model_id, entry, self.settings, self.utility)
                     device = entry.device or self.settings.device
                     actor = ModelActor(
-                        model_id, entry, self.settings, device, self._queue(device), self.spares, text.prepare
+                        model_id,
+                        entry,
+                        self.settings,
+                        device,
+                        self._queue(device),
+                        self.spares,
+                        text.prepare,
+                        text.accept,
                     )
                     self._models[model_id] = Model(actor, text)
                     actors.start_soon(actor.run)

@@ -7,9 +7,11 @@ import trio
 from attrs import define, field, frozen
 
 from rustedvino.hub.errors import HubError
+from rustedvino.worker.protocol import ProtocolError
 
 Finish = Literal["stop", "length"]
 FINISHES: Final = frozenset({"stop", "length"})
+MAX_TOKEN_ID: Final = 2**31 - 1
 
 
 @frozen(kw_only=True)
@@ -43,6 +45,7 @@ class Sequence:
     number: int
     max_new_tokens: int
     blocks: int
+    with_logprobs: bool = False
     tokens: list[int] = field(factory=list)
     logprobs: list[float] = field(factory=list)
     finish: Finish | None = None
@@ -54,6 +57,19 @@ class Sequence:
     def done(self) -> bool:
         """Whether no more tokens will come."""
         return self.finish is not None or self.failure is not None or self.cancelled
+
+    def take(self, ids: list[int], logprobs: list[float] | None) -> None:
+        """Add what a step gave. Raises ProtocolError, with nothing added, for what no step may give."""
+        if len(self.tokens) + len(ids) > self.max_new_tokens:
+            raise ProtocolError("more tokens than were asked for")
+        for token in ids:
+            if type(token) is not int or not 0 <= token <= MAX_TOKEN_ID:
+                raise ProtocolError("a token that is no token id")
+        if self.with_logprobs:
+            if logprobs is None or len(logprobs) != len(ids) or not all(type(value) is float for value in logprobs):
+                raise ProtocolError("tokens without their log-probabilities")
+            self.logprobs += logprobs
+        self.tokens += ids
 
 
 @define(eq=False)

@@ -10,6 +10,7 @@ from attrs import field, frozen
 from rustedvino.config.types import ModelKind
 
 MAX_JSON_BYTES: Final = 64 * 1024 * 1024
+MAX_TOKEN_ID: Final = 2**31 - 1
 
 
 class ModelProblem(Exception):
@@ -102,7 +103,8 @@ def detect_kind(folder: Path, config: Mapping[str, Any]) -> ModelKind:
         return "tts"
     if (folder / "openvino_encoder_model.xml").is_file():
         return "stt"
-    architectures = " ".join(str(name) for name in config.get("architectures") or ())
+    named = config.get("architectures")
+    architectures = " ".join(str(name) for name in named) if isinstance(named, list) else ""
     if "SequenceClassification" in architectures:
         return "reranking"
     if "ForCausalLM" in architectures:
@@ -114,6 +116,13 @@ def detect_kind(folder: Path, config: Mapping[str, Any]) -> ModelKind:
 
 def inspect_folder(folder: Path, kind: ModelKind | None = None) -> ModelFiles:
     """Read a model folder; ``kind`` is the configured one. Raises ModelProblem with every missing file at once."""
+    try:
+        return _inspect(folder, kind)
+    except OSError as error:  # no permission, a link into a download cache that was cleared, an impossible name
+        raise ModelProblem(f"{Path(error.filename or folder).name} cannot be read: {error.strerror}") from error
+
+
+def _inspect(folder: Path, kind: ModelKind | None) -> ModelFiles:
     if not folder.is_dir():
         raise ModelProblem(f"the folder {folder.name!r} does not exist in models_dir")
     diffusion = (folder / "model_index.json").is_file()
@@ -162,7 +171,7 @@ def _eos(*configs: Mapping[str, Any]) -> tuple[int, ...]:
     for config in configs:
         value = config.get("eos_token_id")
         ids = value if isinstance(value, list) else [value]
-        found = tuple(number for number in ids if isinstance(number, int) and not isinstance(number, bool))
+        found = tuple(number for number in ids if type(number) is int and 0 <= number <= MAX_TOKEN_ID)
         if found:
             return found
     return ()
@@ -175,7 +184,7 @@ def _kv_shape(text: Mapping[str, Any]) -> KvShape | None:
     if layers is None or queries is None:
         return None
     head_dim = _positive(text, "head_dim") or (hidden // queries if hidden else None)
-    if head_dim is None:
+    if not head_dim:
         return None
     heads = _positive(text, "num_key_value_heads", "num_kv_heads", "multi_query_group_num") or queries
     return KvShape(layers=layers, heads=heads, head_dim=head_dim)

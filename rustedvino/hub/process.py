@@ -2,6 +2,7 @@
 
 import logging
 import os
+import socket
 import subprocess
 from collections import deque
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import IO, Any, Final, Literal
 import trio
 from attrs import define, field, frozen
 
+from rustedvino.hub.log_tail import LogTail
 from rustedvino.worker import platform
 from rustedvino.worker.protocol import (
     FROM_WORKER,
@@ -29,11 +31,13 @@ PING_INTERVAL_SECS: Final = 10.0
 LAST_WORDS_SECS: Final = 1.0
 """How long a dead worker's socket and log pipes are read for what it still said."""
 REAP_SECS: Final = 5.0
-LOG_LINE_BYTES: Final = 8 * 1024
-LOG_TAIL_BYTES: Final = 64 * 1024
 _RECEIVE_BYTES: Final = 256 * 1024
+_LOG_RECEIVE_BYTES: Final = 16 * 1024
+"""Little at a time: output that is all line ends must not hold up the event loop."""
 
 EndKind = Literal["exit", "stall", "protocol", "killed"]
+Launcher = Callable[[str, dict[str, str]], tuple["subprocess.Popen[bytes]", socket.socket]]
+"""Starts the process of a role with an environment; returns it and our end of its frame socket."""
 
 
 class WorkerStartError(Exception):
@@ -42,12 +46,15 @@ class WorkerStartError(Exception):
 
 @frozen
 class WorkerEnd:
-    """How a worker ended. ``text`` is one line; ``fault`` is what the worker said of its own end."""
+    """How a worker ended. ``text`` is one line; ``fault`` is what the worker said of its own end.
+
+    ``output_tail`` is the end of its stderr, or of its stdout when it wrote nothing to stderr.
+    """
 
     kind: EndKind
     text: str
     exit_code: int | None
-    stderr_tail: str
+    output_tail: str
     fault: tuple[str, str] | None = None
 
 
@@ -65,6 +72,7 @@ class WorkerProcess:
 
     role: str
     stall_secs: float
+    launcher: Launcher = platform.spawn_worker
     environment: dict[str, str] = field(factory=lambda: dict(os.environ))
     handler: Callable[[Message], None] = ignore_message
     label: str = "spare"
@@ -77,14 +85,23 @@ class WorkerProcess:
     _outbox_filled: trio.Event = field(factory=trio.Event)
     _greeted: trio.Event = field(factory=trio.Event)
     _over: trio.Event = field(factory=trio.Event)
-    _tail: deque[bytes] = field(factory=deque)
-    _tail_bytes: int = 0
+    _stdout: LogTail = field(init=False)
+    _stderr: LogTail = field(init=False)
     _cause: tuple[EndKind, str] | None = None
     _fault: tuple[str, str] | None = None
     _exit_code: int | None = None
     _work_bound_secs: float | None = None
     _deadline: float | None = None
     _last_frame: float = 0.0
+
+    def __attrs_post_init__(self) -> None:
+        self._stdout = LogTail(self._log_line)
+        self._stderr = LogTail(self._log_line)
+
+    @property
+    def alive(self) -> bool:
+        """Whether messages still reach the worker, as far as is known. ``ended`` follows soon after."""
+        return not self._over.is_set()
 
     @property
     def pid(self) -> int:
@@ -100,7 +117,7 @@ class WorkerProcess:
         """
         try:
             # On the main thread, by plain Popen: see platform.spawn_worker.
-            self._process, sock = platform.spawn_worker(self.role, self.environment)
+            self._process, sock = self.launcher(self.role, self.environment)
         except OSError as error:
             raise WorkerStartError(f"cannot start a worker process: {error}") from error
         sock.setblocking(False)
@@ -110,8 +127,8 @@ class WorkerProcess:
             async with trio.open_nursery() as readers:
                 assert self._process.stdout is not None
                 assert self._process.stderr is not None
-                readers.start_soon(self._drain, self._process.stdout)
-                readers.start_soon(self._drain, self._process.stderr)
+                readers.start_soon(self._drain, self._process.stdout, self._stdout)
+                readers.start_soon(self._drain, self._process.stderr, self._stderr)
                 readers.start_soon(self._read)
                 async with trio.open_nursery() as others:
                     others.start_soon(self._write)
@@ -199,6 +216,7 @@ class WorkerProcess:
     async def _read(self) -> None:
         assert self._stream is not None
         decoder = FrameDecoder(FROM_WORKER)
+        useless = "the worker closed its frame socket"
         try:
             while True:
                 try:
@@ -206,7 +224,6 @@ class WorkerProcess:
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
                     break
                 if not data:
-                    decoder.end()
                     break
                 self._last_frame = trio.current_time()
                 if self._work_bound_secs is not None:
@@ -215,14 +232,18 @@ class WorkerProcess:
                     self._deadline = None
                 for message in decoder.feed(data):
                     self._dispatch(message)
+            try:
+                decoder.end()
+            except ProtocolError as error:
+                useless = f"protocol error: {error}"
         except ProtocolError as error:
             self.kill("protocol", f"protocol error: {error}")
             return
-        # The stream has ended, so the process is ending or useless. Its exit code is worth a moment.
+        # The stream has ended, so the process is ending or useless. Its exit code says more, and is worth a moment.
         with trio.move_on_after(LAST_WORDS_SECS):
             await self._over.wait()
             return
-        self.kill("protocol", "the worker closed its frame socket")
+        self.kill("protocol", useless)
 
     def _dispatch(self, message: Message) -> None:
         kind = message[0]
@@ -272,26 +293,18 @@ class WorkerProcess:
                 self.kill("stall", what)
                 return
 
-    async def _drain(self, pipe: IO[bytes]) -> None:
+    async def _drain(self, pipe: IO[bytes], tail: LogTail) -> None:
         """Read a log pipe whatever happens, so that a chatty worker never blocks on it."""
-        line = bytearray()
-        async with platform.receive_stream(pipe) as stream:
-            while data := await stream.receive_some(_RECEIVE_BYTES):
-                *complete, rest = data.split(b"\n")
-                for part in complete:
-                    self._log_line(bytes(line + part)[:LOG_LINE_BYTES])
-                    line.clear()
-                if len(line) < LOG_LINE_BYTES:
-                    line += rest[: LOG_LINE_BYTES - len(line)]
-            if line:
-                self._log_line(bytes(line))
+        try:
+            async with platform.receive_stream(pipe) as stream:
+                while data := await stream.receive_some(_LOG_RECEIVE_BYTES):
+                    tail.feed(bytes(data))
+        finally:
+            tail.end()
 
     def _log_line(self, line: bytes) -> None:
-        self._tail.append(line)
-        self._tail_bytes += len(line) + 1
-        while self._tail_bytes > LOG_TAIL_BYTES:
-            self._tail_bytes -= len(self._tail.popleft()) + 1
-        log.debug("worker %s: %s", self.label, line.decode("utf-8", "replace"))
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("worker %s: %s", self.label, line.decode("utf-8", "replace"))
 
     async def _reap(self) -> None:
         assert self._process is not None
@@ -306,16 +319,16 @@ class WorkerProcess:
             assert pipe is not None
             pipe.close()
         kind, text = self._cause or ("killed", "the server is ending")
-        tail = b"\n".join(self._tail).decode("utf-8", "replace")
+        tail = self._stderr.text() or self._stdout.text()
         self.end = WorkerEnd(kind, text, self._exit_code, tail, self._fault)
         self.ended.set()
         log.info("worker %s (pid %d) ended: %s", self.label, self._process.pid, describe_end(self.end))
 
 
 def describe_end(end: WorkerEnd) -> str:
-    """One line for people: the worker's own words if it had any, else how it ended and its last line of stderr."""
+    """One line for people: the worker's own words if it had any, else how it ended and its last line of output."""
     if end.fault is not None:
         return end.fault[1]
     text = f"the worker process ended: {end.text}"
-    lines = end.stderr_tail.strip().splitlines()
+    lines = end.output_tail.strip().splitlines()
     return f"{text}; last output: {lines[-1][:300]}" if lines else text

@@ -1,5 +1,6 @@
 """The life of a model as data: state × event → state. Changes happen through :func:`next_state` only."""
 
+import sys
 from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
@@ -98,7 +99,7 @@ def next_state(state: State, event: Event) -> State:
 
 
 def table_markdown() -> str:
-    """The whole table for the documentation: a row per state, a column per event."""
+    """The whole table for the documentation, as ``python -m rustedvino.hub.states`` prints it."""
     header = "| state | " + " | ".join(event.value for event in Event) + " |"
     rule = "|" + "---|" * (len(Event) + 1)
     rows = [
@@ -111,3 +112,7 @@ def table_markdown() -> str:
         for state in State
     ]
     return "\n".join([header, rule, *rows])
+
+
+if __name__ == "__main__":
+    sys.stdout.write(table_markdown() + "\n")

@@ -7,8 +7,9 @@ import trio
 from attrs import define, field
 
 from rustedvino.hub.calls import Calls
-from rustedvino.hub.errors import EngineFailed
-from rustedvino.hub.process import WorkerProcess, WorkerStartError, describe_end
+from rustedvino.hub.errors import EngineFailed, WorkerLost
+from rustedvino.hub.process import Launcher, WorkerProcess, WorkerStartError, describe_end
+from rustedvino.worker import platform
 from rustedvino.worker.protocol import Message, ProtocolError
 
 log = logging.getLogger(__name__)
@@ -16,6 +17,7 @@ log = logging.getLogger(__name__)
 DEFAULT_CALL_SECS: Final = 2.0
 QUEUE_SECS: Final = 30.0
 """How long a call waits for those before it."""
+RETRY_AFTER_SECS: Final = 1.0
 
 
 class UtilityTimeout(Exception):
@@ -28,29 +30,40 @@ class UtilityWorker:
 
     nursery: trio.Nursery
     stall_secs: float
+    launcher: Launcher = platform.spawn_worker
     restarts: int = 0
     _calls: Calls = field(factory=Calls)
     _lock: trio.Lock = field(factory=trio.Lock)
     _worker: WorkerProcess | None = None
 
     async def call(self, method: str, arguments: dict[str, Any], *, bound_secs: float = DEFAULT_CALL_SECS) -> Any:
-        """Run one call. Raises UtilityTimeout (the work was killed), BadInput or EngineFailed, WorkerLost,
-        WorkerStartError. Cancellation kills the process if the call was running."""
+        """Run one call; one whose worker is lost is made once more, since it need not be the cause.
+
+        Raises UtilityTimeout (the work was killed), BadInput or EngineFailed, WorkerLost,
+        WorkerStartError, and trio.TooSlowError when the calls before it took longer than QUEUE_SECS.
+        Cancellation kills the process if the call was running."""
         with trio.fail_after(QUEUE_SECS):
             await self._lock.acquire()
         try:
-            worker = await self._ready_worker()
             try:
-                with trio.move_on_after(bound_secs):
-                    return await self._calls.make(worker, method, arguments)
-            except trio.Cancelled:
-                worker.kill("killed", f"{method} was cancelled")
-                raise
-            worker.kill("stall", f"{method} took longer than {bound_secs:g} s")
-            await worker.ended.wait()
-            raise UtilityTimeout(f"it took longer than {bound_secs:g} s")
+                return await self._attempt(method, arguments, bound_secs)
+            except WorkerLost as error:
+                log.warning("the utility worker was lost in %s and is started again: %s", method, error)
+            return await self._attempt(method, arguments, bound_secs)
         finally:
             self._lock.release()
+
+    async def _attempt(self, method: str, arguments: dict[str, Any], bound_secs: float) -> Any:
+        worker = await self._ready_worker()
+        try:
+            with trio.move_on_after(bound_secs):
+                return await self._calls.make(worker, method, arguments)
+        except trio.Cancelled:
+            worker.kill("killed", f"{method} was cancelled")
+            raise
+        worker.kill("stall", f"{method} took longer than {bound_secs:g} s")
+        await worker.ended.wait()
+        raise UtilityTimeout(f"it took longer than {bound_secs:g} s")
 
     def kill(self) -> None:
         """End the process; the next call starts another."""
@@ -60,8 +73,7 @@ class UtilityWorker:
     @property
     def pid(self) -> int | None:
         """Process id of the running worker."""
-        running = self._worker is not None and not self._worker.ended.is_set()
-        return self._worker.pid if running and self._worker is not None else None
+        return self._worker.pid if self._worker is not None and self._worker.alive else None
 
     async def start(self) -> None:
         """Start the process ahead of the first call. Raises WorkerStartError."""
@@ -69,11 +81,17 @@ class UtilityWorker:
             await self._ready_worker()
 
     async def _ready_worker(self) -> WorkerProcess:
-        if self._worker is not None and not self._worker.ended.is_set():
+        if self._worker is not None and self._worker.alive:
             return self._worker
         if self._worker is not None:
             self.restarts += 1
-        worker = WorkerProcess(role="utility", stall_secs=self.stall_secs, label="utility", handler=self._handle)
+        worker = WorkerProcess(
+            role="utility",
+            stall_secs=self.stall_secs,
+            launcher=self.launcher,
+            label="utility",
+            handler=self._handle,
+        )
         await self.nursery.start(worker.run)
         try:
             await worker.hello()
@@ -87,7 +105,10 @@ class UtilityWorker:
     async def _notice_end(self, worker: WorkerProcess) -> None:
         await worker.ended.wait()
         assert worker.end is not None
-        self._calls.fail_all(describe_end(worker.end), retry_after_secs=1.0)
+        if worker is not self._worker:
+            return  # calls are made one at a time: those of now are of its successor
+        text = describe_end(worker.end)
+        self._calls.fail_all(lambda: WorkerLost(text, retry_after_secs=RETRY_AFTER_SECS))
 
     def _handle(self, message: Message) -> None:
         if message[0] not in ("reply", "call_error"):

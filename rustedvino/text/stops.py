@@ -130,9 +130,8 @@ class StopMatcher:
         if self._hit is not None and self._best_start is not None:
             end = self._best_start
         else:
+            # A complete match that waits began later than this.
             end = self._position - max(pattern.matched for pattern in self._patterns)
-            if self._best_start is not None:
-                end = min(end, self._best_start)
         count = end - self._emitted
         self._emitted = end
         if text:

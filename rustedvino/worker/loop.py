@@ -2,6 +2,7 @@
 
 import os
 import time
+from contextlib import suppress
 from typing import Any, Protocol
 
 from rustedvino.engines.faults import EngineFault, classify
@@ -60,8 +61,7 @@ class Worker:
         except ServerGone:
             return 0
         except ProtocolError as error:
-            self._channel.send("fault", "unknown", f"protocol error: {error}")
-            return 1
+            return self._end_with_fault("unknown", f"protocol error: {error}")
 
     def _step(self) -> bool:
         started = time.perf_counter_ns()
@@ -70,10 +70,16 @@ class Worker:
         except Exception as error:
             # A pipeline whose step raised is lost for good; a fresh process is the one way back.
             fault = classify(error)
-            self._channel.send("fault", fault.kind, fault.message)
+            self._end_with_fault(fault.kind, fault.message)
             return False
         self._channel.send("step", deltas, [*stats, (time.perf_counter_ns() - started) // 1000])
         return True
+
+    def _end_with_fault(self, kind: str, text: str) -> int:
+        """Say why this worker ends, if there is still somebody to say it to; returns its exit code."""
+        with suppress(ServerGone):
+            self._channel.send("fault", kind, text)
+        return 1
 
     def _handle(self, message: Message) -> bool:
         kind, *fields = message
@@ -119,8 +125,11 @@ class Worker:
         except Exception as error:
             fault = classify(error, otherwise="bad_input")
             self._channel.send("call_error", call, fault.kind, fault.message)
-        else:
+            return
+        try:
             self._channel.send("reply", call, result)
+        except ProtocolError as error:  # an answer that fits no frame concerns this call alone
+            self._channel.send("call_error", call, "unknown", str(error))
 
 
 def unknown_method(method: str) -> EngineFault:

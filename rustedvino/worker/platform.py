@@ -11,22 +11,27 @@ import socket
 import struct
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import IO, Final
 
 import trio
 
+WORKER_PROGRAM: Final = ("-m", "rustedvino.worker")
 WORKER_NICENESS: Final = 10
 _PR_SET_PDEATHSIG: Final = 1
 
 
-def spawn_worker(role: str, environment: dict[str, str]) -> tuple["subprocess.Popen[bytes]", socket.socket]:
+def spawn_worker(
+    role: str, environment: dict[str, str], *, program: Sequence[str] = WORKER_PROGRAM
+) -> tuple["subprocess.Popen[bytes]", socket.socket]:
     """Start a worker process and return it with our end of its frame socket (blocking mode untouched).
 
+    ``program`` is what our interpreter is given to run; the arguments of a worker follow it.
     Must be called on the main thread: Linux delivers the parent-death signal when the *thread* that forked ends.
     Raises OSError when the process cannot be started.
     """
     ours, theirs = socket.socketpair()
-    command = [sys.executable, "-m", "rustedvino.worker", "--role", role, "--parent", str(os.getpid())]
+    command = [sys.executable, *program, "--role", role, "--parent", str(os.getpid())]
     try:
         if sys.platform == "win32":
             process = subprocess.Popen(
@@ -69,11 +74,14 @@ def inherit_socket(fd: int | None) -> socket.socket:
 
 
 def enter_worker(parent_pid: int) -> None:
-    """Tie this process to its server, leave interrupts to the server and lower our priority.
+    """Tie this process to its server, leave signals of the whole group to the server and lower our priority.
 
     Exits at once when the server has already gone. The end of the frame stream is the second, portable tie.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server decides what an interrupt means
+    # An interrupt, or a service manager's request to end, reaches the whole group; what it means for running
+    # requests is the server's decision. The server ends a worker by a frame, or by SIGKILL.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
@@ -81,6 +89,7 @@ def enter_worker(parent_pid: int) -> None:
         if os.getppid() != parent_pid:
             os._exit(0)  # the server died before prctl took effect
     if sys.platform != "win32":
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         # The event loop must win the core from a decode step; measured: no loss of tokens/s.
         os.nice(WORKER_NICENESS)
 
@@ -90,6 +99,8 @@ async def wait_exit(process: "subprocess.Popen[bytes]") -> int:
 
     Cancellation is safe: the process is left as it is.
     """
+    if (code := process.poll()) is not None:
+        return code  # Popen.kill() reaps a process that it finds dead: there is nothing left to watch
     if sys.platform == "linux":
         pidfd = os.pidfd_open(process.pid)
         try:

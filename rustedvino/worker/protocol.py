@@ -58,8 +58,14 @@ class FrameTooLarge(ProtocolError):
 
 
 def encode_frame(message: Message | tuple[Any, ...]) -> bytes:
-    """Return one frame as bytes. Raises FrameTooLarge."""
-    payload: bytes = msgpack.packb(message, use_bin_type=True)
+    """Return one frame as bytes. Raises FrameTooLarge, and ProtocolError for what msgpack cannot hold.
+
+    Strings may hold lone surrogates: that is how Python spells a path that is not valid UTF-8.
+    """
+    try:
+        payload: bytes = msgpack.packb(message, use_bin_type=True, unicode_errors="surrogatepass")
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise ProtocolError(f"{message[0]} message cannot be encoded: {error}") from error
     if len(payload) > MAX_FRAME_BYTES:
         raise FrameTooLarge(f"{message[0]} frame of {len(payload)} bytes; at most {MAX_FRAME_BYTES} are sent")
     return _LENGTH.pack(len(payload)) + payload
@@ -100,7 +106,7 @@ class FrameDecoder:
 
     def _decode(self, payload: bytes) -> Message:
         try:
-            message = msgpack.unpackb(payload, raw=False, strict_map_key=False)
+            message = msgpack.unpackb(payload, raw=False, strict_map_key=False, unicode_errors="surrogatepass")
         except Exception as error:  # msgpack raises ValueErrors, its own errors and RecursionError
             raise ProtocolError(f"payload of {len(payload)} bytes is not msgpack: {error!r}") from error
         if not isinstance(message, list) or not message or not isinstance(message[0], str):

@@ -81,7 +81,7 @@ async def test_error_outside_of_the_framework_is_an_envelope(run_layer, caplog):
             answer = await client.answer_to_end()
             assert (answer.status, answer.error["code"]) == (500, "internal_error")
             assert "handler fault" not in answer.body.decode()
-        ours = [r for r in caplog.records if r.name == "rustedvino.http.connections"]
+        ours = [r for r in caplog.records if r.name == "rustedvino.http.requests"]
         assert [r.getMessage() for r in ours] == ["error in the handler of /single", "error in the handler of /group"]
         await layer.until_empty()
 

@@ -305,7 +305,11 @@ async def test_discarding_is_bounded(run_layer):
     async with run_layer(ServeOptions(max_body_bytes=1000, linger_bytes=100_000, linger_secs=10)) as layer:
         client = await layer.connect()
         await client.send("POST /size HTTP/1.1\r\nhost: t\r\ncontent-length: 900000000\r\n\r\n")
-        with pytest.raises(trio.BrokenResourceError):
+
+        async def send_for_ever() -> None:
             while True:
                 await client.send(b"x" * 100_000)
+
+        with pytest.raises(trio.BrokenResourceError):
+            await send_for_ever()
         await layer.until_empty()

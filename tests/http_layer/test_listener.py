@@ -62,10 +62,10 @@ def test_empty_address_is_every_ipv4_address():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a Linux socket option")
 def test_accepted_sockets_inherit_the_stall_bound():
-    with open_listener("127.0.0.1", 0, client_stall_secs=2.5) as listener:
-        with socket.create_connection(listener.getsockname()):
-            listener.setblocking(True)
-            accepted, _ = listener.accept()
-            with accepted:
-                assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 2500
-                assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    listener = open_listener("127.0.0.1", 0, client_stall_secs=2.5)
+    with listener, socket.create_connection(listener.getsockname()):
+        listener.setblocking(True)
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 2500
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -222,7 +223,7 @@ def test_requests_survive_any_split_of_their_bytes(run_layer):
             async with run_layer() as layer:
                 client = await layer.connect()
                 edges = [0, *sorted(cuts), len(raw)]
-                for start, end in zip(edges, edges[1:], strict=False):
+                for start, end in itertools.pairwise(edges):
                     await client.send(raw[start:end])
                 assert json.loads((await client.answer()).body) == {"size": 7}
                 assert (await client.answer_to_end()).body.endswith(b"[DONE]\n\n")
@@ -237,12 +238,13 @@ def test_requests_survive_any_split_of_their_bytes(run_layer):
 @given(raw=st.binary(max_size=300))
 def test_any_bytes_get_an_answer_or_a_close(raw):
     # The server must end each of these connections by itself and stay whole.
+    from functools import partial
+
     import trio
+    from quart_trio import QuartTrio
 
     from rustedvino.http.listener import open_listener
     from rustedvino.http.serve import serve
-    from quart_trio import QuartTrio
-    from functools import partial
 
     async def main() -> None:
         listener = open_listener("127.0.0.1", 0, client_stall_secs=5)

@@ -76,8 +76,7 @@ async def test_drain_ends_at_its_deadline_and_abort_all_ends_the_rest(layer):
     await deaf.get("/endless?pause=0")
     await layer.journal.wait_for("waiting", 3)
     await layer.journal.wait_for("producing")
-    while not layer.server.statistics().buffered_bytes:  # until a send waits for the deaf one
-        await trio.sleep(0.01)
+    await _until(lambda: layer.server.statistics().buffered_bytes > 0)  # a send waits for the deaf one
     assert not await layer.server.drain(trio.current_time() + 0.1)
     layer.server.abort_all()
     await layer.until_empty()
@@ -116,8 +115,7 @@ async def test_cancelling_ends_at_once_whatever_clients_do(run_layer):
             await dripping.send("POST /size HTTP/1.1\r\nhost: t\r\ncontent-length: 3\r\n\r\na")
             await layer.journal.wait_for("waiting")
             await layer.journal.wait_for("producing")
-            while not layer.server.statistics().buffered_bytes:
-                await trio.sleep(0.01)
+            await _until(lambda: layer.server.statistics().buffered_bytes > 0)
             layer.nursery.cancel_scope.cancel()
     assert layer.journal.entries.count("released") == 2
     assert layer.server.statistics().open_connections == 0
@@ -153,7 +151,7 @@ async def test_too_many_connections_are_told(run_layer):
         assert layer.server.statistics().refused_total == 1
         await layer.clients[0].close()
         await layer.journal.wait_for("released")
-        await _until_connections(layer, 2)
+        await _until(lambda: layer.server.statistics().open_connections == 2)
         client = await layer.connect()
         await client.get("/health")
         assert (await client.answer()).status == 200
@@ -184,9 +182,9 @@ async def test_one_address_cannot_take_all_room(run_layer):
         assert "127.0.0.1" in answer.error["message"]
 
 
-async def _until_connections(layer, count: int) -> None:
+async def _until(condition) -> None:
     with trio.fail_after(10):
-        while layer.server.statistics().open_connections != count:
+        while not condition():  # noqa: ASYNC110 - a kernel's state, which no event of ours reports
             await trio.sleep(0.005)
 
 
@@ -290,10 +288,8 @@ def test_listener_is_usable_for_several(tmp_path):
             server = await nursery.start(partial(serve, QuartTrio("t"), listeners))
             for port in ports:
                 with socket.create_connection(("127.0.0.1", port)):
-                    while server.statistics().open_connections != 1:
-                        await trio.sleep(0.005)
-                while server.statistics().open_connections:
-                    await trio.sleep(0.005)
+                    await _until(lambda: server.statistics().open_connections == 1)
+                await _until(lambda: server.statistics().open_connections == 0)
             assert await server.drain(trio.current_time() + 5)
 
     trio.run(main)

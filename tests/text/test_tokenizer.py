@@ -188,6 +188,14 @@ def test_a_text_that_fits_is_never_too_long(tokenizer: ModelTokenizer, data: st.
     assert not tokenizer.too_long(marked, len(tokenizer.encode_rendered(marked)))
 
 
+def test_white_space_a_token_takes_does_not_count_as_long(synthetic):
+    tokenizer, _ = load(synthetic("flags"))
+    text = "<|im_end|>" + " " * 10_000
+    assert len(tokenizer.encode_raw(text, add_special_tokens=False)) == 1
+    assert not tokenizer.too_long(text, 1)
+    assert tokenizer.too_long("x" * 10_000, 1)
+
+
 def test_a_text_that_cannot_fit_is_known_by_its_length(chat_folder: Path):
     tokenizer = ModelTokenizer.from_folder(chat_folder)
     limit = 100

@@ -149,33 +149,46 @@ class ArgumentsValue:
         return not self.broken
 
     def _unwrap(self, decoder: StringDecoder, text: str, pos: int, out: list[str]) -> int:
-        plain: list[str] = []
-        while self._scanner is None and pos < len(text) and not decoder.done:
-            pos = decoder.feed(text[: pos + 1], pos, plain)
-            first = "".join(plain).lstrip(WHITESPACE)
-            plain = [first]
-            if first and not self._begin(first[0]):
+        # one character at a time while it can still turn out not to be an object
+        while pos < len(text) and not decoder.done and (self._scanner is None or self._empty):
+            plain: list[str] = []
+            decoder.feed(text[pos], 0, plain)
+            pos += 1
+            self._begin_inner("".join(plain), out)
+            if self.broken:
                 return pos
-        pos = decoder.feed(text, pos, plain)
-        inner = "".join(plain)
+        rest: list[str] = []
+        pos = decoder.feed(text, pos, rest)
         if self._scanner is not None:
-            self._feed_inner(self._scanner, inner, out)
+            self._feed_inner(self._scanner, "".join(rest), out)
         if decoder.done:
-            self.done = True
             if self._scanner is None or self._empty:
-                out.append("{}")
-                self.valid = self._scanner is None or self._scanner.done
+                self.broken = self._scanner is not None and not self._scanner.done
+                if not self.broken:
+                    out.append("{}")
             else:
                 self.valid &= self._scanner.done
+            self.done = not self.broken
         return pos
 
+    def _begin_inner(self, inner: str, out: list[str]) -> None:
+        if self._scanner is None:
+            inner = inner.lstrip(WHITESPACE)
+            if not inner or not self._begin(inner[0]):
+                return
+        assert self._scanner is not None
+        if self._empty:
+            at = self._scanner.feed(inner, 0, [])
+            self.broken = self._scanner.broken or bool(inner[at:].strip(WHITESPACE))
+        else:
+            self._feed_inner(self._scanner, inner, out)
+
     def _feed_inner(self, scanner: JsonScanner, inner: str, out: list[str]) -> None:
-        written = [] if self._empty else out
-        at = scanner.feed(inner, 0, written) if self.valid else 0
+        at = scanner.feed(inner, 0, out) if self.valid else 0
         rest = inner[at:]
         if rest.strip(WHITESPACE) or not self.valid:
             self.valid = False
-            written.append(rest)
+            out.append(rest)
 
 
 class JsonCall:

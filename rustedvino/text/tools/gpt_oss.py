@@ -57,6 +57,7 @@ class HarmonyParser:
         self._first = True  # no tag seen yet
         self._name = ""
         self._arguments = ArgumentsValue()
+        self._behind = ""  # whitespace behind a call's arguments
         self._raw: list[str] = []  # a call's text until it is known to be one
         self._events: list[Event] = []
 
@@ -115,8 +116,10 @@ class HarmonyParser:
         else:
             if self._at is _At.CALL and not self._arguments.done:
                 text = self._feed_arguments(text)
-            if self._at is _At.CALL and text.strip(WHITESPACE):  # something behind the arguments
-                self._at = _At.BROKEN_CALL
+            if self._at is _At.CALL and text:
+                self._behind += text
+                if text.strip(WHITESPACE):  # something behind the arguments
+                    text, self._at = self._behind, _At.BROKEN_CALL
             if self._at is _At.BROKEN_CALL:
                 if self.writer.begun:
                     self.writer.arguments(text)
@@ -153,6 +156,7 @@ class HarmonyParser:
         if recipient is not None and recipient[1] in self.writer.tools:
             self._name, self._arguments, self._at = recipient[1], ArgumentsValue(), _At.CALL
             self._raw.clear()
+            self._behind = ""
             return
         _, _, channel = header.partition(CHANNEL)
         thinking = recipient is None and channel.split()[:1] == ["analysis"]

@@ -160,7 +160,7 @@ def _pythonic(tools: Tools, once: bool, _: frozenset[str]) -> Format:
     more = "" if once else ' (", " call)*'
     rules = [f'root ::= "[" call{more} "]"', "call ::= " + " | ".join(names)]
     for rule, (name, schema) in zip(names, tools.items(), strict=True):
-        rules.append(f"{rule} ::= {_quoted(name + '(')} {_python_arguments(schema)} \")\"")
+        rules.append(f'{rule} ::= {_quoted(name + "(")} {_python_arguments(schema)} ")"')
     return {"type": "grammar", "grammar": "\n".join(rules) + _PYTHON_LITERALS}
 
 

@@ -10,8 +10,8 @@
 
 A value is delivered as the type the tool's schema gives it; strings stream as they come. There is
 no escaping, so ``</parameter>`` only ends a value when the next tag (``<parameter=`` or
-``</function>``) follows; otherwise it is part of the value. The model at times leaves out the outer
-tags: ``<function=NAME>`` counts alone.
+``</function>``) follows; otherwise it is part of the value. The model at times leaves out tags:
+``<function=NAME>`` counts without the outer tag, and ``</function></tool_call>`` ends a value too.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _State(Enum):
     KEY = auto()
     VALUE = auto()
     MAYBE_END = auto()
-    """Behind a ``</parameter>`` that ends the value if a tag follows."""
+    """Behind a closing tag that ends the value if the right tag follows."""
     BEHIND = auto()
 
 
@@ -55,7 +55,8 @@ class Qwen3CoderParser:
         self._control = frozenset(TAGS)
         self._control_tokens = control_tokens
         self._finder = TagFinder(letter_tags((OPEN, FUNCTION), control_tokens))
-        self._value_end = TagFinder((PARAMETER_END,))
+        self._value_end = TagFinder((PARAMETER_END, FUNCTION_END))
+        self._ending = ""  # which of the two was found
         self._state = _State.CONTENT
         self._after_call = False
         self._raw: list[str] = []
@@ -181,6 +182,8 @@ class Qwen3CoderParser:
         if self._state is _State.BEHIND:
             return letter_tags((CLOSE, OPEN, FUNCTION), self._control_tokens)
         if self._state is _State.MAYBE_END:
+            if self._ending == FUNCTION_END:
+                return letter_tags((CLOSE,), self._control_tokens)
             return (PARAMETER, FUNCTION_END)
         return (PARAMETER, FUNCTION_END, *letter_tags((CLOSE,), self._control_tokens))
 
@@ -231,8 +234,10 @@ class Qwen3CoderParser:
                 self._open(tag)
             else:
                 self._plain(tag)
+        elif self._state is _State.MAYBE_END and (tag, self._ending) == (CLOSE, FUNCTION_END) and not self._partial:
+            self._tag(tag)
         elif self._state is _State.MAYBE_END:
-            # no tag of ours follows </parameter> directly: text of the value, and so is this
+            # not the tag that ends the value: text of the value, and so is this
             self._text(self._no_tag("") + tag)
         elif tag in self._tags_of_state():
             self._partial = ""
@@ -305,7 +310,7 @@ class Qwen3CoderParser:
         before, tag, rest = self._value_end.feed(text)
         self._put_value(before)
         if tag is not None:
-            self._state, self._partial = _State.MAYBE_END, ""
+            self._state, self._partial, self._ending = _State.MAYBE_END, "", tag
             self._raw = ["\n" + tag if self._newline else tag]
         return rest
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -151,10 +152,9 @@ def type_name(value: Any) -> str:
 def expressible(notation: str, calls: Sequence[Call]) -> bool:
     """What the notation has no way to write unambiguously."""
     if notation == "qwen3_coder":
-        # no escaping: a string cannot hold the whole sequence that ends a value
-        return not any(
-            isinstance(value, str) and "</parameter>" in value for _, arguments in calls for value in arguments.values()
-        )
+        # no escaping: a value cannot hold the sequences that end one (the second tag may be the one behind it)
+        values = [json.dumps(value, ensure_ascii=False) for _, arguments in calls for value in arguments.values()]
+        return not any("</parameter>" in value or "</function>" in value for value in values)
     return True
 
 
@@ -215,7 +215,7 @@ def as_pieces(parts: Sequence[str], tags: frozenset[str], cuts: Sequence[int]) -
             pieces.append(ControlToken(1, part, special=False))
         else:
             borders = [0, *sorted({cut - at for cut in cuts if 0 < cut - at < len(part)}), len(part)]
-            pieces += [part[a:b] for a, b in zip(borders, borders[1:], strict=False)]
+            pieces += [part[a:b] for a, b in itertools.pairwise(borders)]
         at += len(part)
     return pieces
 

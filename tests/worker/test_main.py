@@ -1,0 +1,47 @@
+"""The real worker program."""
+
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+
+import trio
+
+from rustedvino.hub.process import WorkerProcess
+from rustedvino.worker.protocol import PROTOCOL_VERSION
+
+
+async def test_hello_of_a_model_worker_names_the_runtime() -> None:
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            worker = WorkerProcess(role="model", stall_secs=60)
+            await nursery.start(worker.run)
+            await worker.hello()
+            assert worker.facts["protocol"] == PROTOCOL_VERSION
+            assert worker.facts["pid"] == worker.pid
+            assert worker.facts["role"] == "model"
+            assert worker.facts["openvino"].startswith(version("openvino"))
+            assert worker.facts["openvino_genai"].startswith(version("openvino-genai"))
+            worker.send("shutdown")
+            await worker.ended.wait()
+            assert worker.end is not None
+            assert (worker.end.kind, worker.end.exit_code) == ("exit", 0)
+
+
+async def test_a_utility_worker_does_not_import_the_runtime() -> None:
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            worker = WorkerProcess(role="utility", stall_secs=60)
+            await nursery.start(worker.run)
+            await worker.hello()
+            with open(f"/proc/{worker.pid}/maps") as maps:
+                assert "openvino" not in maps.read()
+            nursery.cancel_scope.cancel()
+
+
+def test_the_program_explains_itself_without_its_arguments() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "rustedvino.worker"], capture_output=True, timeout=60, check=False, env=dict(os.environ)
+    )
+    assert done.returncode == 2
+    assert b"--role" in done.stderr
