@@ -361,7 +361,7 @@ class Connection:
             return
         self.bytes_sent += sent
         if sent < len(data):
-            await self._write_rest(data)
+            await self._write_rest(data[sent:])
             return
         self._sends_since_yield += 1
         if self._sends_since_yield < SENDS_PER_YIELD:

@@ -57,9 +57,7 @@ class Footprint:
     @property
     def total_bytes(self) -> int:
         """The least that must be free over all domains for the model to be loaded."""
-        return (
-            self.weights_bytes + self.kv_min_bytes + self.draft_bytes + self.context_bytes + self.process_bytes
-        )
+        return self.weights_bytes + self.kv_min_bytes + self.draft_bytes + self.context_bytes + self.process_bytes
 
     def with_pool(self, pool_bytes: int) -> "Footprint":
         """This footprint with the pool's size decided."""
@@ -96,9 +94,7 @@ def estimate(
     )
 
 
-def demand(
-    footprint: Footprint, inventory: Inventory, device: str, draft_device: str | None = None
-) -> dict[str, int]:
+def demand(footprint: Footprint, inventory: Inventory, device: str, draft_device: str | None = None) -> dict[str, int]:
     """The bytes by memory domain that a load on ``device`` must find free. Raises UnknownDevice.
 
     The worker's own memory is always system RAM; a draft may be on another device than its target.

@@ -3,9 +3,9 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, cast, get_args
+from typing import Any, Final, Literal, get_args
 
-from attrs import asdict, field, frozen
+from attrs import asdict, frozen
 
 from rustedvino.config.types import BYTES_PER_GB, ServerSettings
 
@@ -50,7 +50,7 @@ class Device:
 class Inventory:
     """All devices, in the runtime's order. Raises InventoryProblem for none, or for a name given twice."""
 
-    devices: tuple[Device, ...] = field(converter=tuple)
+    devices: tuple[Device, ...]
 
     def __attrs_post_init__(self) -> None:
         if not self.devices:
@@ -131,7 +131,7 @@ def missing_devices(settings: ServerSettings, inventory: Inventory) -> list[str]
 
 def from_facts(facts: Sequence[Mapping[str, Any]]) -> Inventory:
     """An inventory from the answers of a worker, or from the entries of a file. Raises InventoryProblem."""
-    return Inventory([_device(entry, f"devices[{index}]") for index, entry in enumerate(facts)])
+    return Inventory(tuple(_device(entry, f"devices[{index}]") for index, entry in enumerate(facts)))
 
 
 def from_json(text: str) -> Inventory:
@@ -223,7 +223,7 @@ def _device(entry: Any, where: str) -> Device:
     return Device(
         name=entry["name"],
         full_name=entry["full_name"],
-        type=cast(DeviceType, entry["type"]),
+        type=entry["type"],
         total_memory_bytes=total,
         capabilities=tuple(capabilities),
         driver=entry.get("driver"),

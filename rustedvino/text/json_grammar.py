@@ -39,6 +39,8 @@ class Grammar:
 
     _rules: dict[str, str] = field(factory=dict)
     _names: dict[str, str] = field(factory=dict)
+    size_bytes: int = 0
+    """Length of all bodies so far, in characters."""
 
     def rule(self, body: str) -> str:
         """The name of the rule with this body."""
@@ -46,6 +48,7 @@ class Grammar:
         if name is None:
             name = self._names[body] = f"r{len(self._rules)}"
             self._rules[name] = body
+            self.size_bytes += len(body)
         return name
 
     def recursive(self) -> str:
@@ -57,6 +60,7 @@ class Grammar:
     def define(self, name: str, body: str) -> str:
         """Give the body of a name from ``recursive``."""
         self._rules[name] = body
+        self.size_bytes += len(body)
         return name
 
     def either(self, branches: Iterable[str]) -> str:
@@ -69,11 +73,6 @@ class Grammar:
     def text(self, root: str) -> str:
         """The whole grammar, ``root`` an expression of it."""
         return "".join(f"{name} ::= {body}\n" for name, body in (("root", root), *self._rules.items()))
-
-    @property
-    def size_bytes(self) -> int:
-        """Length of all bodies so far, in characters."""
-        return sum(map(len, self._rules.values()))
 
     # Tokens of JSON.
 

@@ -162,7 +162,7 @@ def test_body_too_large_is_the_framework_s_413():
 
 
 async def test_a_large_answer_reaches_a_slow_reader_whole(run_layer):
-    big = b"0123456789" * 200_000
+    big = b"0123456789" * 700_000
 
     def make(journal):
         app = QuartTrio("t")
@@ -183,7 +183,7 @@ async def test_a_large_answer_reaches_a_slow_reader_whole(run_layer):
 
     async with run_layer(app=make) as layer:
         for path in ("/", "/pieces"):
-            client = await layer.connect(receive_buffer_bytes=8192)
+            client = await layer.connect(receive_buffer_bytes=100_000)
             await client.get(path, "connection: close")
             assert (await client.answer_to_end()).body == big
 
