@@ -1,6 +1,6 @@
 """The upper bound: the runtime's continuous-batching loop with nothing around it, in a process of its own.
 
-    python -m benchmarks.bare MODEL_FOLDER --streams 1,8,16 --tokens 128
+python -m benchmarks.bare MODEL_FOLDER --streams 1,8,16 --tokens 128
 """
 
 import argparse

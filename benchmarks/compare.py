@@ -230,9 +230,7 @@ def render(result: dict[str, Any]) -> str:
         f"{result['model']}: {result['prompt_tokens']} prompt tokens, {result['tokens']} new tokens, "
         f"median of {result['runs']} pairs"
     )
-    sizes = ", ".join(
-        f"{side} {memory[f'{side}_pss_mib']:.0f} MiB" for side in ("server", "worker", "bare")
-    )
+    sizes = ", ".join(f"{side} {memory[f'{side}_pss_mib']:.0f} MiB" for side in ("server", "worker", "bare"))
     return f"{title}\n\n{table(head, speed)}\n\n{table(costs_head, costs)}\n\nPSS: {sizes}\n"
 
 

@@ -170,7 +170,9 @@ def completion_call(
 ) -> Call:
     """A greedy raw completion of exactly ``tokens`` tokens."""
     prompt = prompt if isinstance(prompt, str) else list(prompt)
-    return Call(path="/v1/completions", body={**_common(model, tokens), "prompt": prompt, **more}, delay_secs=delay_secs)
+    return Call(
+        path="/v1/completions", body={**_common(model, tokens), "prompt": prompt, **more}, delay_secs=delay_secs
+    )
 
 
 def chat_call(model: str, text: str, tokens: int, *, delay_secs: float = 0.0, **more: Any) -> Call:
@@ -204,7 +206,9 @@ def random_text(generator: random.Random, words: int) -> str:
 
 def run_batch(port: int, calls: Iterable[Call], *, timeout_secs: float = 600.0) -> Batch:
     """Run all calls at once and return what came back, parsed. Connections are opened before the clock starts."""
-    pending = sorted(((call.delay_secs, number, call.head_and_body()) for number, call in enumerate(calls)), reverse=True)
+    pending = sorted(
+        ((call.delay_secs, number, call.head_and_body()) for number, call in enumerate(calls)), reverse=True
+    )
     streams = [Stream() for _ in pending]
     sockets = [socket.create_connection((HOST, port), timeout=10) for _ in pending]
     poll = select.epoll()
@@ -290,7 +294,14 @@ def main(arguments: list[str] | None = None) -> int:
         batch = run_batch(
             options.port,
             [
-                make_call(options.endpoint, generator, options.model, options.prompt_tokens, options.vocabulary, options.tokens)
+                make_call(
+                    options.endpoint,
+                    generator,
+                    options.model,
+                    options.prompt_tokens,
+                    options.vocabulary,
+                    options.tokens,
+                )
                 for _ in range(options.streams)
             ],
         )

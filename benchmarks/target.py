@@ -94,9 +94,7 @@ class ServerProcess:
     def __init__(self, folder: Path, *, threads: int | None = None, **more: Any) -> None:
         self.model = folder.name
         self.scratch = Path(tempfile.mkdtemp(prefix="benchmark-"))
-        self.config_path = write_settings(
-            self.scratch / "config.json", settings_of(folder, threads=threads, **more)
-        )
+        self.config_path = write_settings(self.scratch / "config.json", settings_of(folder, threads=threads, **more))
         self.port = 0
         self._log: list[str] = []
         self._listening = threading.Event()

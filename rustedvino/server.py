@@ -74,6 +74,15 @@ async def _end_at_second_signal(signals: AsyncIterator[int], everything: trio.Ca
     everything.cancel()
 
 
+async def _serve(config: LoadedConfig) -> None:
+    """Serve as this process's only work."""
+    # What holds again when the server has ended: one more signal, also one that nobody has taken yet, must not turn
+    # a clean end into a death by it.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    await run_server(config)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """The ``rustedvino`` command. Returns its exit code."""
     options = _parser().parse_args(arguments)
@@ -97,7 +106,7 @@ def main(arguments: list[str] | None = None) -> int:
         stream=sys.stderr,
     )
     try:
-        trio.run(run_server, config)
+        trio.run(_serve, config)
     except OSError as error:
         print(error.strerror or error, file=sys.stderr)
         return EXIT_FAILED

@@ -41,11 +41,11 @@ class ModelEngine:
         self._engine = engine
         return facts
 
-    def submit(self, sequence: int, prompt: bytes, options: dict[str, Any]) -> None:
+    def submit(self, sequence: int, prompt: bytes, options: dict[str, Any]) -> bool | None:
         """See Engine."""
         if self._engine is None:
             raise EngineFault("bad_input", "no model is loaded in this worker")
-        self._engine.submit(sequence, prompt, options)
+        return self._engine.submit(sequence, prompt, options)
 
     def cancel(self, sequence: int) -> None:
         """See Engine."""

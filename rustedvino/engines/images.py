@@ -2,6 +2,7 @@
 
 import io
 import math
+import warnings
 from typing import Final
 
 import numpy as np
@@ -59,7 +60,8 @@ def decode_image(data: bytes, limits: ImageLimits) -> DecodedImage:
     if not data:
         raise EngineFault("bad_input", "the image is empty")
     try:
-        return _decode(data, limits)
+        with warnings.catch_warnings(action="ignore"):  # about broken metadata, which do not concern the picture
+            return _decode(data, limits)
     except EngineFault:
         raise
     except MemoryError as error:
@@ -89,9 +91,7 @@ def _open(data: bytes) -> Image.Image:
     try:
         return Image.open(io.BytesIO(data), formats=FORMATS)
     except UnidentifiedImageError as error:
-        raise EngineFault(
-            "bad_input", "the data is not an image of a supported type (PNG, JPEG, WebP or GIF)"
-        ) from error
+        raise EngineFault("bad_input", "the data is no PNG, JPEG, WebP or GIF image, or its header is broken") from error
 
 
 def _check_size(size: tuple[int, int], limits: ImageLimits) -> None:
@@ -108,14 +108,17 @@ def _check_size(size: tuple[int, int], limits: ImageLimits) -> None:
 
 
 def fitting(size: tuple[int, int], max_pixels: int) -> tuple[int, int]:
-    """The size at the same ratio of the sides that has at most ``max_pixels``; never a larger one."""
+    """The size at the same ratio of the sides that has at most ``max_pixels``; never a larger one.
+
+    Rounding never takes the ratio to MAX_ASPECT_RATIO.
+    """
     width, height = size
     if width * height <= max_pixels:
         return size
     factor = math.sqrt(max_pixels / (width * height))
-    width = max(1, math.floor(width * factor))
-    height = max(1, math.floor(height * factor))
-    return min(width, max_pixels // height), min(height, max_pixels // width)
+    short = max(1, math.floor(min(size) * factor))
+    long = max(short, min(math.floor(max(size) * factor), max_pixels // short, (MAX_ASPECT_RATIO - 1) * short))
+    return (long, short) if width >= height else (short, long)
 
 
 def _orientation(image: Image.Image) -> int:

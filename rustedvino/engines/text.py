@@ -9,6 +9,7 @@ import openvino as ov
 import openvino_genai as genai
 from attrs import define
 
+from rustedvino.engines.constraints import constrain
 from rustedvino.engines.faults import EngineFault
 from rustedvino.engines.weights import check_weights
 from rustedvino.worker.loop import Delta, unknown_method
@@ -42,6 +43,7 @@ class TextEngine:
         self._pipeline: Any = None
         self._tokenizer: Any = None
         self._requests = 0
+        self._tokens_listed: bool | None = None
 
     @property
     def busy(self) -> bool:
@@ -82,16 +84,22 @@ class TextEngine:
             "probe_ids": [self._probe(text) for text in spec["probe_strings"]],
         }
 
-    def submit(self, sequence: int, prompt: bytes, options: dict[str, Any]) -> None:
+    def submit(self, sequence: int, prompt: bytes, options: dict[str, Any]) -> bool | None:
         """Add a sequence. ``prompt``: int32 little-endian token ids.
 
         ``options``: ``max_new_tokens``, ``eos_token_ids``, ``ignore_eos``, ``logprobs`` (bool) and, when sampled,
-        ``temperature`` (> 0), ``top_p``, ``top_k`` (0 = off), ``min_p``, ``seed``; penalties always.
+        ``temperature`` (> 0), ``top_p``, ``top_k`` (0 = off), ``min_p``, ``seed``; penalties always. A ``constraint``
+        (see text.constraints), if there is one, must have been proven: one that does not compile ends the pipeline.
         """
         if sequence in self._running:
             raise EngineFault("bad_input", f"sequence {sequence} is running already")
+        if options.get("constraint") is not None and not self._lists_tokens():
+            raise EngineFault(
+                "bad_input", "output cannot be constrained: the model's tokenizer does not list its tokens"
+            )
         handle = self._add(prompt, options)
         self._running[sequence] = _Running(handle, logprobs=bool(options.get("logprobs")))
+        return None
 
     def cancel(self, sequence: int) -> None:
         """Give a sequence up. It leaves with the next step."""
@@ -171,6 +179,12 @@ class TextEngine:
         if produced != WARMUP_NEW_TOKENS:
             raise EngineFault("unknown", f"the warm-up generation gave {produced} tokens of {WARMUP_NEW_TOKENS}")
 
+    def _lists_tokens(self) -> bool:
+        """Whether the runtime knows the texts of the tokens. It would find out in a step, and the pipeline be lost."""
+        if self._tokens_listed is None:
+            self._tokens_listed = bool(self._pipeline.get_tokenizer().get_vocab())
+        return self._tokens_listed
+
     def _vocabulary(self) -> dict[str, Any]:
         tokenizer = self._pipeline.get_tokenizer()
         by_token = tokenizer.get_vocab()
@@ -227,4 +241,5 @@ def generation_config(options: dict[str, Any]) -> Any:
         config.rng_seed = options["seed"]
     if options["logprobs"]:
         config.logprobs = 1
+    constrain(config, options)
     return config

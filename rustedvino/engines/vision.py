@@ -60,11 +60,12 @@ class VisionEngine(TextEngine):
             return count
         return super().call(method, arguments)
 
-    def submit(self, sequence: int, prompt: bytes, options: dict[str, Any]) -> None:
-        """See the class. Blocks while the images are encoded."""
+    def submit(self, sequence: int, prompt: bytes, options: dict[str, Any]) -> bool:
+        """See the class. Blocks while the images are encoded; returns whether there were any."""
         expected = options["prompt_tokens"]
         super().submit(sequence, prompt, options)
         self._prompt_tokens[sequence] = expected
+        return bool(options["images"])
 
     def _add(self, prompt: bytes, options: dict[str, Any]) -> Any:
         text = options["prompt_text"]

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from quart import Response, request
 from quart_trio import QuartTrio
@@ -13,7 +13,7 @@ from rustedvino.api.errors import ApiError
 from rustedvino.http import chat, completions, health, models
 from rustedvino.http.asgi import BodyTooLarge, HttpConnection
 from rustedvino.http.bodies import MAX_BODY_BYTES
-from rustedvino.http.context import API_VERSION, CONTEXT_KEY, SERVER_NAME, ServerContext, request_id
+from rustedvino.http.context import API_VERSION, CONTEXT_KEY, SERVER_NAME, ServerContext, new_request_id, request_id
 from rustedvino.http.errors import from_hub
 from rustedvino.http.replies import error_reply
 from rustedvino.hub.errors import HubError
@@ -92,6 +92,6 @@ async def _headers(response: Response) -> Response:
 
 
 def plain_headers() -> Sequence[tuple[bytes, bytes]]:
-    """Headers of answers that are made below the application."""
-    pairs: list[tuple[str, Any]] = [("x-server", SERVER_NAME), ("x-api-version", API_VERSION)]
-    return [(name.encode(), str(value).encode()) for name, value in pairs]
+    """Headers of answers that are made below the application, where there may be no request to take an id from."""
+    pairs = (("x-request-id", new_request_id()), ("x-server", SERVER_NAME), ("x-api-version", API_VERSION))
+    return [(name.encode(), value.encode()) for name, value in pairs]

@@ -43,9 +43,14 @@ def request_id(request: Request) -> str:
     known = scope.get("rustedvino.request_id")
     if known is None:
         sent = request.headers.get("x-request-id", "")
-        known = sent if _REQUEST_ID.fullmatch(sent) else f"req_{secrets.token_hex(16)}"
+        known = sent if _REQUEST_ID.fullmatch(sent) else new_request_id()
         scope["rustedvino.request_id"] = known
     return str(known)
+
+
+def new_request_id() -> str:
+    """A fresh request id."""
+    return f"req_{secrets.token_hex(16)}"
 
 
 def git_hash() -> str:

@@ -17,7 +17,8 @@ THREAD_CHARS: Final = 64 * 1024
 
 _SLICE_CHARS: Final = 1024 * 1024  # a multiple of four
 _WHITE_SPACE: Final = b" \t\r\n\f\v"
-_SUFFIX: Final = b"="
+_PADDING: Final = b"="
+_EXCESS: Final = 3 * _PADDING
 
 
 class Fetch(Protocol):
@@ -31,7 +32,8 @@ async def image_bytes(url: str, param: str, fetch: Fetch | None) -> bytes:
 
     Raises ApiError (400) naming ``param``.
     """
-    scheme = url[:16].partition(":")[0].strip().lower()
+    scheme, colon, _ = url[:16].partition(":")
+    scheme = scheme.strip().lower() if colon else ""
     if scheme == "data":
         if len(url) > THREAD_CHARS:
             return await trio.to_thread.run_sync(parse_data_url, url, param)
@@ -81,6 +83,8 @@ def decode_base64(text: str, param: str) -> bytes:
         raise _wrong("the image has no data", param)
     if len(data) // 4 * 3 > MAX_IMAGE_FILE_BYTES + 3:
         raise _too_large(param)
+    if data.endswith(_EXCESS):
+        raise _wrong("the base64 data is not valid: more than two padding characters", param)
     if len(data) % 4:
         raise _wrong("the base64 data is incomplete: its length is no multiple of four", param)
     try:
@@ -99,7 +103,7 @@ def decode_base64(text: str, param: str) -> bytes:
 
 def _inner_slice(data: bytes) -> bytes:
     """Decode a slice that others follow: padding is an error there."""
-    if data.endswith(_SUFFIX):
+    if data.endswith(_PADDING):
         raise binascii.Error("padding before the end of the data")
     return binascii.a2b_base64(data, strict_mode=True)
 

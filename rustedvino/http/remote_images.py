@@ -34,10 +34,16 @@ _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
-# Serves the metadata of virtual machines on one cloud, at an address that is otherwise public.
-_METADATA: Final = frozenset({ipaddress.ip_address("168.63.129.16")})
+_REFUSED: Final = tuple(
+    ipaddress.ip_network(network)
+    for network in (
+        "168.63.129.16/32",  # metadata of virtual machines on one cloud, at an address that is otherwise public
+        # Special by their registries, and called global by the ipaddress module of some Python versions.
+        *("192.0.0.0/24", "192.88.99.0/24", "3fff::/20"),
+    )
+)
+_GLOBAL_UNICAST: Final = ipaddress.IPv6Network("2000::/3")
 _NAT64: Final = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("64:ff9b:1::/48"))
-_SITE_LOCAL: Final = ipaddress.IPv6Network("fec0::/10")
 
 
 class FetchFailed(Exception):
@@ -50,14 +56,14 @@ def is_public(address: Address) -> bool:
         inner = _embedded(address)
         if inner is not None:
             return is_public(inner)
-        if address in _SITE_LOCAL or address.scope_id is not None:
+        if address not in _GLOBAL_UNICAST or address.scope_id is not None:
             return False
     return (
         address.is_global
         and not address.is_multicast
         and not address.is_reserved
         and not address.is_private
-        and address not in _METADATA
+        and not any(address in network for network in _REFUSED)
     )
 
 
@@ -102,7 +108,7 @@ class RemoteImages:
                 answer = await self._get(target)
                 if isinstance(answer, bytes):
                     return answer
-                url = urljoin(target.url, answer.location)
+                url = target.joined(answer.location)
             raise FetchFailed(f"the image was redirected more than {MAX_REDIRECTS} times")
         raise FetchFailed(f"the image could not be fetched within {self.total_secs:g} s")
 
@@ -181,6 +187,13 @@ class _Target:
         if parts.username is not None or parts.password is not None:
             raise FetchFailed("the URL must not hold a user name or password")
         return cls(url, parts.scheme, host, port or _PORTS[parts.scheme], _path(parts), _authority(parts, host, port))
+
+    def joined(self, location: str) -> str:
+        """Where a redirect leads, still to be checked."""
+        try:
+            return urljoin(self.url, location)
+        except ValueError as error:
+            raise FetchFailed("the image was redirected to a URL that is not valid") from error
 
 
 def _path(parts: SplitResult) -> str:

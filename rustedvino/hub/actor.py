@@ -110,6 +110,7 @@ class ModelActor:
     _retry_at: float = 0.0
     _drain_deadline: float = 0.0
     _on_trial: bool = False
+    _loads: int = 0
     _cache_usage: float = 0.0
     _step_us: int = 0
     _overhead_us: int = 0
@@ -442,6 +443,7 @@ class ModelActor:
 
     async def _load(self) -> None:
         started = trio.current_time()
+        number = self._loads
         self._loaded = self._load_error = None
         with trio.move_on_after(self.server.load_timeout_secs) as scope:
             try:
@@ -451,12 +453,12 @@ class ModelActor:
                 self._fail_load(Event.LOAD_ERROR, str(error))
                 return
             except WorkerStartError as error:
-                if self.state is State.LOADING:
+                if not self._given_up(number):
                     self._died(Event.CRASH, str(error))
                 return
             worker = self._worker
             assert worker is not None
-            if self.state is not State.LOADING:
+            if self._given_up(number):
                 await self._end_worker("the load was cancelled")
                 return
             worker.begin_work(self.server.load_timeout_secs)
@@ -466,14 +468,14 @@ class ModelActor:
                 await self._end_worker("the load failed")
                 self._fail_load(Event.LOAD_ERROR, str(error))
                 return
-            while not self._load_decided(worker):
+            while not self._load_decided(number, worker):
                 await self._news_or(None)
             await self._accept_loaded(worker)
         worker = self._worker
         if scope.cancelled_caught:
             await self._end_worker("the load took too long")
             self._fail_load(Event.DEADLINE, f"the load did not end within {self.server.load_timeout_secs:g} s")
-        elif self.state is not State.LOADING:
+        elif self._given_up(number):
             await self._end_worker("the load was cancelled")
         elif self._load_error is not None:
             await self._end_worker("the load failed")
@@ -502,9 +504,13 @@ class ModelActor:
             if not worker.ended.is_set():
                 self._load_error = ("unknown", str(error))
 
-    def _load_decided(self, worker: WorkerProcess) -> bool:
+    def _given_up(self, number: int) -> bool:
+        """Whether nobody wants that load any more; another may have been asked for since."""
+        return self.state is not State.LOADING or self._loads != number
+
+    def _load_decided(self, number: int, worker: WorkerProcess) -> bool:
         return (
-            self.state is not State.LOADING
+            self._given_up(number)
             or self._loaded is not None
             or self._load_error is not None
             or worker.ended.is_set()
@@ -738,6 +744,8 @@ class ModelActor:
         if after is before:
             return
         self.state = after
+        if after is State.LOADING:
+            self._loads += 1
         log.info("model %s: %s → %s (%s)", self.model_id, before, after, event)
         if before in WITH_WORKER and after not in WITH_WORKER:
             self._cache_usage = 0.0

@@ -193,12 +193,10 @@ def _victims(
     chosen: list[Resident] = []
     freed = dict(own)
     for resident in allowed:
-        lacking = view.shortfall(candidate.demand, freed)
-        if not lacking:
+        if not view.shortfall(candidate.demand, freed):
             break
-        if any(resident.charges.get(domain, 0) for domain in lacking):
-            chosen.append(resident)
-            freed = _sum([freed, resident.charges])
+        chosen.append(resident)
+        freed = _sum([freed, resident.charges])
     if view.shortfall(candidate.demand, freed):
         return None
     for resident in reversed(chosen[:]):

@@ -12,7 +12,7 @@ from rustedvino.text.json_grammar import Grammar, literal, repeated
 
 MAX_PATTERN_CHARS: Final = 1024
 MAX_PATTERN_NESTING: Final = 16
-MAX_PATTERN_SIZE: Final = 4096
+MAX_PATTERN_SIZE: Final = 8192
 """Characters and classes of a pattern with its counted repetitions written out."""
 
 _DIGIT: Final[Ranges] = ((0x30, 0x39),)
@@ -201,6 +201,7 @@ class _Parser:
 
     def _class(self) -> Ranges:
         negated = self._take("^")
+        named = False  # whether a set such as \\d is part of it
         ranges: list[tuple[int, int]] = []
         first = True
         while first or not self._take("]"):
@@ -208,6 +209,7 @@ class _Parser:
                 self._fail("an empty class")
             first = False
             start = self._class_item()
+            named = named or start in (_DIGIT, _WORD, _SPACE)
             follows = self._pattern[self._at : self._at + 2]
             if len(follows) == 2 and follows[0] == "-" and follows[1] != "]":
                 self._at += 1
@@ -220,7 +222,9 @@ class _Parser:
             else:
                 ranges += start
         chosen = merged(ranges)
-        return without(ALL, chosen) if negated else chosen
+        if not negated:
+            return chosen
+        return without(_ASCII if named else ALL, chosen)
 
     def _class_item(self) -> Ranges:
         character = self._next()

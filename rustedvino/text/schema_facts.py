@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from rustedvino.text.json_grammar import INTEGER_DIGITS
 
-MAX_COUNTED: Final = 1024
+MAX_COUNTED: Final = 100_000
 """Largest value of minLength, maxLength, minItems, maxItems, minProperties and maxProperties."""
 
 Path = tuple[str | int, ...]

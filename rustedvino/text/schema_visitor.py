@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any, Final
 
 from attrs import define, field
@@ -16,8 +16,6 @@ from attrs import define, field
 from rustedvino.text.json_grammar import (
     BOUNDED_FRACTION_DIGITS,
     EMPTY,
-    FRACTION_DIGITS,
-    INTEGER_DIGITS,
     NEVER,
     SIGNIFICANT_DIGITS,
     Grammar,
@@ -46,7 +44,10 @@ from rustedvino.text.schema_facts import (
 )
 from rustedvino.text.string_formats import FORMATS, REFUSED_FORMATS
 
+MAX_SUBSCHEMAS: Final = 2000
 MAX_PROPERTIES: Final = 256
+MAX_NAME_CHARS: Final = 4096
+"""Names, all together, beside which others are allowed."""
 MAX_ENUM_VALUES: Final = 1000
 MAX_BRANCHES: Final = 64
 MAX_GRAMMAR_BYTES: Final = 512 * 1024
@@ -60,12 +61,14 @@ class SchemaVisitor:
     _root: Any
     _open: list[str] = field(factory=list)
     _targets: dict[str, str] = field(factory=dict)
+    _subschemas: int = 0
     _properties: int = 0
     _enum_values: int = 0
 
     def visit(self, schema: Any, path: Path) -> str:
         """The expression for the values of a schema; NEVER when there are none."""
-        if self._grammar.size_bytes > MAX_GRAMMAR_BYTES:
+        self._subschemas += 1
+        if self._grammar.size_bytes > MAX_GRAMMAR_BYTES or self._subschemas > MAX_SUBSCHEMAS:
             raise SchemaError(path, "the schema as a whole is too large")
         if schema is True:
             return self._grammar.value
@@ -264,15 +267,13 @@ class SchemaVisitor:
         bounds = [bound for bound in (low, high) if bound is not None]
         whole = max(len(str(int(abs(bound)))) for bound in bounds)
         fraction = max(fraction_digits(bound) for bound in bounds)
-        most = SIGNIFICANT_DIGITS - whole
-        if fraction > min(most, FRACTION_DIGITS) or whole > INTEGER_DIGITS:
-            raise SchemaError(path, f"bounds of more than {SIGNIFICANT_DIGITS} digits are not supported")
-        digits = min(most, max(fraction, BOUNDED_FRACTION_DIGITS))
+        digits = min(max(0, SIGNIFICANT_DIGITS - whole), max(fraction, BOUNDED_FRACTION_DIGITS))
         step = Decimal(1).scaleb(-digits)
-        if low is not None and low_open:
-            low += step
-        if high is not None and high_open:
-            high -= step
+        # Bounds move inwards: to what can be written, and off a bound that is itself excluded.
+        if low is not None:
+            low = low.quantize(step, ROUND_CEILING) + (step if low_open else 0)
+        if high is not None:
+            high = high.quantize(step, ROUND_FLOOR) - (step if high_open else 0)
         return self._within(self._grammar.number_between(low, high, fraction_digits=digits), path)
 
     def _within(self, expression: str, path: Path) -> str:
@@ -337,14 +338,14 @@ class SchemaVisitor:
             raise SchemaError((*path, "minProperties"), "is not supported beyond the number of required properties")
         if most is not None and (other is not NEVER or most < len(possible)):
             raise SchemaError((*path, "maxProperties"), "is not supported below the number of properties")
-        return self._named(possible, needed, other)
+        return self._named(possible, needed, other, path)
 
     def _free_object(self, other: str, least: int, most: int | None) -> str:
         if other is NEVER:
             return self._grammar.object_of(NEVER, 0, None)
         return self._grammar.object_of(f"{self._grammar.string} {self._grammar.colon} {other}", least, most)
 
-    def _named(self, values: Mapping[str, str], needed: set[str], other: str) -> str:
+    def _named(self, values: Mapping[str, str], needed: set[str], other: str, path: Path) -> str:
         """An object of these properties in this order, then others."""
         grammar = self._grammar
         comma = f'"," {grammar.blank}'
@@ -352,6 +353,8 @@ class SchemaVisitor:
         rest = ""  # what may follow once a property has been written
         first = ""  # what may stand where none has
         if other is not NEVER:
+            if sum(map(len, values)) > MAX_NAME_CHARS:
+                raise SchemaError((*path, "additionalProperties"), "is not supported beside names as long")
             extra = f"{grammar.other_names(values)} {grammar.colon} {other}"
             rest = grammar.rule(f"({comma} {extra})*")
             first = grammar.rule(f'"" | {extra} {rest}')

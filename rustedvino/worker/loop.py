@@ -23,8 +23,11 @@ class Engine(Protocol):
     def load(self, spec: dict[str, Any]) -> dict[str, Any]:
         """Load and warm up; returns the facts of the ``loaded`` message."""
 
-    def submit(self, sequence: int, prompt: bytes, options: dict[str, Any]) -> None:
-        """Take a sequence into the running batch. A raised fault concerns this sequence alone."""
+    def submit(self, sequence: int, prompt: bytes, options: dict[str, Any]) -> bool | None:
+        """Take a sequence into the running batch. A raised fault concerns this sequence alone.
+
+        True: this took long (images were encoded), so the batch makes a step before more messages are handled.
+        """
 
     def cancel(self, sequence: int) -> None:
         """Give a sequence up; its ``cancelled`` delta comes with a later step. Unknown ids are ignored."""
@@ -86,7 +89,7 @@ class Worker:
         try:
             match kind:
                 case "submit":
-                    self._submit(*fields)
+                    return not self._submit(*fields) or self._step()
                 case "cancel":
                     self._engine.cancel(*fields)
                 case "ping":
@@ -111,13 +114,15 @@ class Worker:
         self._channel.send("loaded", facts)
         return True
 
-    def _submit(self, sequence: int, prompt: bytes, options: dict[str, Any]) -> None:
+    def _submit(self, sequence: int, prompt: bytes, options: dict[str, Any]) -> bool:
+        """Whether a step should follow at once."""
         try:
-            self._engine.submit(sequence, prompt, options)
+            return bool(self._engine.submit(sequence, prompt, options))
         except Exception as error:
             # add_request raises on what it refuses and leaves the pipeline healthy.
             fault = classify(error, otherwise="bad_input")
             self._channel.send("rejected", sequence, fault.kind, fault.message)
+            return False
 
     def _call(self, call: int, method: str, arguments: dict[str, Any]) -> None:
         try:

@@ -86,7 +86,7 @@ def test_strange_but_valid_bodies_are_read(server: ServerProcess) -> None:
     "kind", [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "x", "json"]
 )
 def test_other_content_types(server: ServerProcess, path: str, kind: str | None) -> None:
-    headers = {} if kind is None else {"content-type": kind}
+    headers = {"connection": "close", **({} if kind is None else {"content-type": kind})}
     expect_error(server.client.post(path, content=b"{}", headers=headers), 415, "unsupported_media_type")
 
 

@@ -161,26 +161,6 @@ async def test_what_a_worker_prints_is_logged_for_debugging(caplog: pytest.LogCa
     assert "worker spare: noise on stdout" in caplog.messages
 
 
-@pytest.mark.parametrize("where", ["idle", "mid-stream"])
-async def test_a_stopped_worker_is_found(where: str) -> None:
-    async with worker("paced", stall_secs=2) as made:
-        if where == "mid-stream":
-            submit(made)
-            made.begin_work(2)
-            await steps(made, 2)
-        os.kill(made.pid, signal.SIGSTOP)
-        end = await end_of(made)
-        assert (end.kind, end.text) == ("stall", "stopped by a signal")
-
-
-async def test_a_worker_spinning_in_native_code_is_found() -> None:
-    async with worker("spin", stall_secs=2) as made:
-        submit(made)
-        made.begin_work(2)
-        end = await end_of(made)
-        assert (end.kind, end.text) == ("stall", "no progress within its bound")
-
-
 async def test_an_idle_worker_that_does_not_answer_its_ping_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_module, "PING_INTERVAL_SECS", 0.1)
     monkeypatch.setattr(process_module, "WATCH_TICK_SECS", 0.2)
@@ -189,12 +169,13 @@ async def test_an_idle_worker_that_does_not_answer_its_ping_is_found(monkeypatch
         assert (await end_of(made)).kind == "stall"
 
 
-async def test_slow_steps_of_a_long_prefill_are_progress() -> None:
+async def test_slow_steps_of_a_long_prefill_are_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_module, "WATCH_TICK_SECS", 0.1)
     total = fault_worker.SLOW_STEPS * fault_worker.SLOW_STEP_SECS
-    assert total > 4
-    async with worker("slow-steps", stall_secs=1) as made:
+    assert total > 2 * 0.8
+    async with worker("slow-steps", stall_secs=0.8) as made:
         submit(made)
-        made.begin_work(1)
+        made.begin_work(0.8)
         seen = await steps(made, fault_worker.SLOW_STEPS + 5)
         assert seen[0][1] == []
         assert seen[-1][1] != []
@@ -291,14 +272,12 @@ async def test_a_cancel_at_every_byte_of_a_frame() -> None:
         decoder = FrameDecoder(TO_WORKER)
         received = list(decoder.feed(bytes(slow.taken)))
         decoder.end()
-        if place < first:  # the frame had not begun: it never leaves, and there is nothing to cancel
+        if place <= first:  # the frame had not begun: it never leaves, and there is nothing to cancel
             assert (answers, received) == ([False], [before, after])
-        elif place == first:  # the writer may have taken it already
-            assert received in ([before, after], [before, mine, ["cancel", 5], after])
         else:
             rest = [["cancel", 5], after] if place <= first + len(encode_frame(mine)) else [after, ["cancel", 5]]
             assert answers == [True]
-            assert received in ([before, mine, *rest], [before, mine, after, ["cancel", 5]])
+            assert received == [before, mine, *rest]
 
 
 async def test_a_cancel_with_a_full_socket_leaves_whole_frames() -> None:

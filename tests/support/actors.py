@@ -131,6 +131,16 @@ async def until(actor: ModelActor, reached: Callable[[], bool]) -> None:
         await trio.sleep(0.002)
 
 
+def reads(folder: Path) -> Callable[[], Awaitable[Prepared]]:
+    """What an actor is given to read its model's folder with."""
+
+    async def prepare() -> Prepared:
+        await trio.lowlevel.checkpoint()
+        return Prepared(inspect_folder(folder), [5, 6, 7], ["hello"])
+
+    return prepare
+
+
 @asynccontextmanager
 async def actors(
     *models: str,
@@ -139,7 +149,7 @@ async def actors(
     settings: ModelSettings | None = None,
     queue: DeviceQueue | None = None,
     prepare: Callable[[], Awaitable[Prepared]] | None = None,
-    bound_secs: float = 60.0,
+    bound_secs: float = 40.0,
 ) -> AsyncIterator[list[ModelActor]]:
     """Actors that run, one per name of a model at hand, not loaded yet. Checks that no process is left."""
     settings = ModelSettings(plugin_config=EXACT) if settings is None else settings
@@ -153,13 +163,6 @@ async def actors(
         pids.add(started[0].pid)
         return started
 
-    def preparing(folder: Path) -> Callable[[], Awaitable[Prepared]]:
-        async def read() -> Prepared:
-            await trio.lowlevel.checkpoint()
-            return Prepared(inspect_folder(folder), [5, 6, 7], ["hello"])
-
-        return read
-
     with trio.fail_after(bound_secs):
         async with trio.open_nursery() as processes:
             spares = SparePool(processes, server.spare_workers, server.worker_stall_secs, launcher=recording)
@@ -167,7 +170,7 @@ async def actors(
                 running.start_soon(spares.run)
                 for name in models:
                     actor = ModelActor(
-                        name, settings, server, "CPU", queue, spares, prepare or preparing(model_folder(name))
+                        name, settings, server, "CPU", queue, spares, prepare or reads(model_folder(name))
                     )
                     made.append(actor)
                     running.start_soon(actor.run)

@@ -26,7 +26,7 @@ def completion_body(model: str, prompt: Any, **fields: Any) -> dict[str, Any]:
 
 def expect_ok(reply: httpx.Response) -> dict[str, Any]:
     """The JSON of a 200."""
-    assert reply.status_code == 200, reply.text
+    assert reply.status_code == 200, reply.text[:500]
     assert reply.headers["content-type"] == "application/json"
     check_headers(reply)
     return reply.json()
@@ -36,7 +36,7 @@ def expect_error(
     reply: httpx.Response, status: int, code: str | None | type[Ellipsis] = ..., param: str | None | type[Ellipsis] = ...
 ) -> dict[str, Any]:
     """The ``error`` object of a complete error answer; ``...`` is any value."""
-    assert reply.status_code == status, (reply.status_code, reply.text)
+    assert reply.status_code == status, (reply.status_code, reply.text[:500])
     assert reply.headers["content-type"] == "application/json"
     check_headers(reply)
     body = reply.json()
@@ -74,7 +74,7 @@ def whole_text(answer: dict[str, Any], index: int = 0) -> str:
 def stream_chunks(server: ServerProcess, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
     """The chunks of a complete stream, checked for what holds of every stream."""
     reply = server.post(path, {**body, "stream": True})
-    assert reply.status_code == 200, reply.text
+    assert reply.status_code == 200, reply.text[:500]
     check_headers(reply)
     return check_chunks(sse_chunks(reply.text), n_choices(body), wants_usage=wants_usage(body))
 

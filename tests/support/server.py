@@ -20,6 +20,9 @@ REPOSITORY: Final = Path(__file__).resolve().parents[2]
 TINY_MODELS: Final = REPOSITORY / "tests" / "models"
 PACKAGED_MODELS: Final = REPOSITORY / "rustedvino" / "models"
 
+F32: Final = {"plugin_config": {"INFERENCE_PRECISION_HINT": "f32"}}
+"""Settings of a model whose answers do not depend on its neighbours in a batch: in bf16 they do, a little."""
+
 LISTENING: Final = re.compile(r"listening on http://(?P<host>.+):(?P<port>\d+)")
 START_SECS: Final = 60.0
 READY_SECS: Final = 120.0
@@ -356,6 +359,6 @@ def sse_chunks(text: str) -> list[dict[str, Any]]:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server of tiny-qwen3, tiny-qwen3-chat, tiny-llama3 and rv-demo, shared by tests that do not disturb others."""
     folder = tmp_path_factory.mktemp("server")
-    models = ["rv-demo", "tiny-qwen3", "tiny-qwen3-chat", "tiny-llama3"]
+    models = dict.fromkeys(["rv-demo", "tiny-qwen3", "tiny-qwen3-chat", "tiny-llama3"], F32)
     with ServerProcess.serving(folder, models, num_threads=1, spare_workers=0, sse_keepalive_secs=0) as process:
         yield process.wait_ready()

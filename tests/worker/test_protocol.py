@@ -7,7 +7,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rustedvino.worker.protocol import (
@@ -52,6 +52,7 @@ def cut(data: bytes, draw: st.DataObject) -> list[bytes]:
 
 
 @DIRECTIONS
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_any_messages_survive_any_cutting(kinds: frozenset[str], data: st.DataObject) -> None:
     sent = data.draw(messages(kinds))
@@ -72,6 +73,7 @@ def test_byte_by_byte(kinds: frozenset[str]) -> None:
 
 
 @DIRECTIONS
+@settings(max_examples=40, deadline=None)
 @given(garbage=st.binary(min_size=1, max_size=200), data=st.data())
 def test_garbage_is_a_protocol_error_or_an_unfinished_frame(
     kinds: frozenset[str], garbage: bytes, data: st.DataObject
@@ -87,6 +89,7 @@ def test_garbage_is_a_protocol_error_or_an_unfinished_frame(
 
 
 @DIRECTIONS
+@settings(max_examples=40, deadline=None)
 @given(payload=st.binary(max_size=100))
 def test_a_framed_payload_is_a_known_message_or_an_error(kinds: frozenset[str], payload: bytes) -> None:
     decoder = FrameDecoder(kinds)
@@ -99,6 +102,7 @@ def test_a_framed_payload_is_a_known_message_or_an_error(kinds: frozenset[str], 
 
 
 @DIRECTIONS
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_a_cut_stream_is_truncated_exactly_inside_a_frame(kinds: frozenset[str], data: st.DataObject) -> None:
     frames = [encode_frame(message) for message in data.draw(messages(kinds).filter(bool))]
@@ -118,6 +122,7 @@ def test_a_cut_stream_is_truncated_exactly_inside_a_frame(kinds: frozenset[str],
 
 
 @DIRECTIONS
+@settings(max_examples=40, deadline=None)
 @given(length=st.integers(MAX_FRAME_BYTES + 1, 2**32 - 1))
 def test_an_oversized_announcement_is_refused_before_any_payload(kinds: frozenset[str], length: int) -> None:
     with pytest.raises(FrameTooLarge):
