@@ -63,16 +63,16 @@ class Pair:
         return self.server_ttft_max_ms / self.bare_ttft_max_ms
 
 
-MEDIANS: dict[str, Callable[[Pair], float]] = {
-    **{name: (lambda pair, name=name: getattr(pair, name)) for name in (field.name for field in attrs.fields(Pair))},
-    "throughput_ratio": lambda pair: pair.throughput_ratio,
-    "ttft_p50_ratio": lambda pair: pair.ttft_p50_ratio,
-    "ttft_max_ratio": lambda pair: pair.ttft_max_ratio,
-}
+NUMBERS = (
+    *(field.name for field in attrs.fields(Pair)),
+    "throughput_ratio",
+    "ttft_p50_ratio",
+    "ttft_max_ratio",
+)
 
 
 class Comparison:
-    """Both sides, loaded and idle, for one model. ``call`` makes a request of a model id, token ids and a length."""
+    """Both sides, loaded and idle, for one model."""
 
     def __init__(self, server: ServerProcess, bare: BareProcess, vocabulary: int, seed: int) -> None:
         self._server = server
@@ -177,7 +177,7 @@ def compare(
                     f"server {pair.server_cpu_us:.0f} µs/token, load {pair.load_average:.1f}"
                 )
             result["streams"][count] = {
-                "medians": {name: statistics.median(read(pair) for pair in pairs) for name, read in MEDIANS.items()},
+                "medians": {name: statistics.median(getattr(pair, name) for pair in pairs) for name in NUMBERS},
                 "pairs": [attrs.asdict(pair) for pair in pairs],
             }
         result["memory"] = comparison.memory()

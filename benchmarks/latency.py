@@ -9,6 +9,7 @@
 
 import argparse
 import contextlib
+import itertools
 import json
 import random
 import socket
@@ -170,7 +171,7 @@ def _gaps(port: int, request: bytes | None) -> dict[str, Any]:
         time.sleep(GAP_PAUSE_SECS)
     sender.join()
     probe.close()
-    gaps = [(later - earlier) * NANOS * MILLI for earlier, later in zip(answered, answered[1:], strict=False)]
+    gaps = [(later - earlier) * NANOS * MILLI for earlier, later in itertools.pairwise(answered)]
     return {**_spread(times), "largest_gap_ms": max(gaps, default=0.0), **outcome}
 
 
@@ -203,7 +204,7 @@ def long_prompt(server: ServerProcess, vocabulary: int, runs: int) -> dict[str, 
         within = [
             (later - earlier) * NANOS * MILLI
             for stream in hosts
-            for earlier, later in zip(stream.content_ns, stream.content_ns[1:], strict=False)
+            for earlier, later in itertools.pairwise(stream.content_ns)
             if later >= begin and earlier <= end
         ]
         rows.append(

@@ -8,6 +8,7 @@ ended. Loopback only.
 
 import argparse
 import gc
+import itertools
 import json
 import random
 import re
@@ -28,9 +29,9 @@ LAST_CHUNK = b"0\r\n\r\n"
 EVENT = re.compile(rb"data: (.*?)\n\n", re.DOTALL)
 
 WORDS = (
-    "anchor birch copper dune ember fjord glacier harvest island juniper kettle lagoon meadow nettle orchard pebble "
-    "quarry raven saddle timber umbrella valley willow yonder zephyr bramble cobalt drizzle"
-).split()
+    *("anchor", "birch", "copper", "dune", "ember", "fjord", "glacier", "harvest", "island", "juniper"),
+    *("kettle", "lagoon", "meadow", "nettle", "orchard", "pebble", "quarry", "raven", "saddle", "timber"),
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -71,7 +72,7 @@ class Stream:
     @property
     def gaps_ns(self) -> list[int]:
         """Times between events with text."""
-        return [later - earlier for earlier, later in zip(self.content_ns, self.content_ns[1:], strict=False)]
+        return [later - earlier for earlier, later in itertools.pairwise(self.content_ns)]
 
     def read(self) -> None:
         """Make sense of the bytes, once everything has come."""

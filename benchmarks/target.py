@@ -5,6 +5,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -12,8 +13,8 @@ import threading
 import time
 import urllib.request
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from types import FrameType, TracebackType
+from typing import Any, NoReturn, Self
 
 from benchmarks.loadgen import random_ids
 from benchmarks.measure import children, command_line
@@ -88,7 +89,8 @@ def prompts_of(generator: random.Random, streams: int, prompt_tokens: int, vocab
 class ServerProcess:
     """The server as users start it, on a free port; a context manager that ends it by SIGTERM.
 
-    Attributes: ``pid``, ``port``, ``worker_pid``. Start-up waits until the model is ready.
+    Attributes: ``pid``, ``port``, ``worker_pid``. Start-up waits until the model is ready. While it is open, SIGTERM
+    raises SystemExit in the main thread, so that a benchmark that is stopped leaves no server behind.
     """
 
     def __init__(self, folder: Path, *, threads: int | None = None, **more: Any) -> None:
@@ -119,6 +121,7 @@ class ServerProcess:
         return found[0]
 
     def __enter__(self) -> Self:
+        signal.signal(signal.SIGTERM, _leave)
         command = [sys.executable, "-m", "rustedvino.server", "--config", str(self.config_path), "--port", "0"]
         self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
         threading.Thread(target=self._read_log, daemon=True).start()
@@ -132,6 +135,7 @@ class ServerProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._process is not None
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self._process.terminate()
         try:
             self._process.wait(STOP_SECS)
@@ -169,3 +173,7 @@ class ServerProcess:
                 self.port = int(found[1])
                 self._listening.set()
         self._listening.set()
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)

@@ -10,6 +10,7 @@ Two shares, each of the time of steady decode steps (every sequence running, no 
 """
 
 import argparse
+import itertools
 import json
 import random
 import sys
@@ -123,7 +124,7 @@ async def measure(folder: Path, streams: Sequence[int], *, tokens: int, threads:
 def _overhead(streams: int, frames: list[_Frame]) -> Overhead:
     steady = [
         (before, frame)
-        for before, frame in zip(frames, frames[1:], strict=False)
+        for before, frame in itertools.pairwise(frames)
         if len(before.deltas) == len(frame.deltas) == streams and all(delta[2] is None for delta in before.deltas)
     ]
     inside = sum(frame.inside_us for _, frame in steady)

@@ -121,12 +121,19 @@ def _parser() -> argparse.ArgumentParser:
     source.add_argument("--config", type=Path, metavar="FILE", help="settings to serve by")
     source.add_argument("--demo", action="store_true", help="serve the embedded demo model without a config")
     parser.add_argument("--bind-addr", metavar="ADDR", help="listen on this address instead of the configured one")
-    parser.add_argument("--port", type=int, help="listen on this port instead of the configured one; 0 = any free one")
+    parser.add_argument("--port", type=_port, help="listen on this port instead of the configured one; 0 = any free one")
     parser.add_argument("--check-config", action="store_true", help="report every problem of the config and exit")
     parser.add_argument("--print-default-config", action="store_true", help="print all global settings and exit")
     parser.add_argument("--print-default-model", action="store_true", help="print all per-model settings and exit")
     parser.add_argument("--version", action="version", version=f"rustedvino {__version__}")
     return parser
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port <= 65535:  # the system would take the lowest 16 bits of it
+        raise argparse.ArgumentTypeError(f"{port} is not between 0 and 65535")
+    return port
 
 
 def _config(options: argparse.Namespace) -> LoadedConfig:

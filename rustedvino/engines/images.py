@@ -91,7 +91,9 @@ def _open(data: bytes) -> Image.Image:
     try:
         return Image.open(io.BytesIO(data), formats=FORMATS)
     except UnidentifiedImageError as error:
-        raise EngineFault("bad_input", "the data is no PNG, JPEG, WebP or GIF image, or its header is broken") from error
+        raise EngineFault(
+            "bad_input", "the data is no PNG, JPEG, WebP or GIF image, or its header is broken"
+        ) from error
 
 
 def _check_size(size: tuple[int, int], limits: ImageLimits) -> None:

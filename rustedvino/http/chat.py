@@ -39,8 +39,8 @@ async def chat_completions() -> Response:
     chat = await read_request(request, ChatRequest)
     model = server.hub.get(chat.model)
     assets = await model.assets()
-    generation.check_kind(model, assets, "chat")
-    answer = _Answer(await prepare(chat, assets, server), request_id(request))
+    generation.check_kind(model, assets, "chat", also=("vision",))
+    answer = _Answer(await prepare(chat, model, assets, server), request_id(request))
     cleanup = request_cleanup(request)
 
     async def take_lease() -> Lease:

@@ -15,10 +15,13 @@ from rustedvino.http import generation
 from rustedvino.http.context import ServerContext
 from rustedvino.http.generation import Choice, TokenReporter
 from rustedvino.http.sampling import Sampling, effective_sampling
+from rustedvino.http.vision import Arrange, prepare_vision
+from rustedvino.hub.hub import Model
 from rustedvino.hub.lease import GenerationRequest, Lease
 from rustedvino.hub.text_assets import TextAssets, encode_rendered
 from rustedvino.text.answer import AnswerReader
 from rustedvino.text.history import template_messages
+from rustedvino.text.markers import ControlMarker
 from rustedvino.text.reasoning import starts_in_reasoning
 from rustedvino.text.templates import TemplateError
 from rustedvino.text.tokenizer import LONG_TEXT_CHARS
@@ -76,22 +79,30 @@ class Conversation:
         )
 
 
-async def prepare(chat: ChatRequest, assets: TextAssets, server: ServerContext) -> Conversation:
+async def prepare(chat: ChatRequest, model: Model, assets: TextAssets, server: ServerContext) -> Conversation:
     """Render, tokenize, check. Raises ApiError."""
     _refuse_unsupported(chat, assets)
     texts = [message.text for message in chat.messages]
     generation.refuse_surely_too_long(assets, texts, "messages")
     work = partial(render, chat.to_template_messages(), chat.template_tools(), _variables(chat), assets)
-    rendered = await generation.in_thread_if_long(sum(map(len, texts)), LONG_TEXT_CHARS, work)
-    ids = await encode_rendered(assets.tokenizer, rendered)
     plain = not chat.tools and chat.response_format is None
     settings = server.settings.models[chat.model]
     sampling = effective_sampling(chat, assets.files.generation, settings, plain=plain)
-    plan = generation.plan(ids, chat, sampling, assets, server.settings, param="messages", logprobs=chat.logprobs)
+
+    def plan(ids: list[int]) -> GenerationRequest:
+        return generation.plan(ids, chat, sampling, assets, server.settings, param="messages", logprobs=chat.logprobs)
+
+    if assets.files.kind == "vision":
+        rendered, request = await prepare_vision(
+            chat, model, assets, server, lambda marker, arrange: work(marker=marker, arrange=arrange), plan
+        )
+    else:
+        rendered = await generation.in_thread_if_long(sum(map(len, texts)), LONG_TEXT_CHARS, work)
+        request = plan(await encode_rendered(assets.tokenizer, rendered))
     return Conversation(
         chat=chat,
         assets=assets,
-        plan=plan,
+        plan=request,
         sampling=sampling,
         inside_reasoning=starts_in_reasoning(rendered[-_TAIL_CHARS:]),
     )
@@ -104,6 +115,8 @@ def render(
     assets: TextAssets,
     *,
     add_generation_prompt: bool = True,
+    marker: ControlMarker | None = None,
+    arrange: Arrange = list,
 ) -> str:
     """The prompt of a conversation, control strings of the client marked. Raises ApiError."""
     if assets.template is None:
@@ -112,13 +125,13 @@ def render(
         )
     probe = assets.probe
     assert probe is not None
-    marker = assets.tokenizer.marker
+    marker = marker or assets.tokenizer.marker
     history = template_messages(messages, arguments=probe.arguments, content=probe.content)
     if assets.tool_dialect == MISTRAL:
         history = [short_call_ids(message) for message in history]
     try:
         return assets.template.render(
-            marker.mark_tree(history),
+            arrange(marker.mark_tree(history)),
             tools=None if tools is None else marker.mark_tree(list(tools)),
             add_generation_prompt=add_generation_prompt,
             **marker.mark_tree(variables),
@@ -178,7 +191,7 @@ def _refuse_unsupported(chat: ChatRequest, assets: TextAssets) -> None:
             "top_logprobs",
             "unsupported_parameter",
         )
-    for path, part in chat.media_parts():
+    for path, part in chat.media_parts() if assets.files.kind != "vision" else ():
         raise api.bad_request(f"content of type '{part.type}' is not supported by this model", path)
 
 

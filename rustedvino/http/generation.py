@@ -11,7 +11,7 @@ from attrs import define, frozen
 from rustedvino.api import errors as api
 from rustedvino.api.results import FinishReason, TokenLogprob, Usage
 from rustedvino.api.sampling import SamplingRequest
-from rustedvino.config.types import ServerSettings
+from rustedvino.config.types import ModelKind, ServerSettings
 from rustedvino.http.asgi import Send
 from rustedvino.http.sampling import Sampling
 from rustedvino.hub.hub import Model
@@ -28,9 +28,9 @@ T = TypeVar("T")
 NO_CAP: Final = 2**31 - 1
 
 
-def check_kind(model: Model, assets: TextAssets, operation: str) -> None:
+def check_kind(model: Model, assets: TextAssets, operation: str, *, also: tuple[ModelKind, ...] = ()) -> None:
     """Raise a 400 when the model's kind does not do this."""
-    if assets.files.kind != "text_gen":
+    if assets.files.kind not in ("text_gen", *also):
         raise api.bad_request(
             f"the model {model.actor.model_id!r} is of kind {assets.files.kind} and does not support {operation}",
             "model",

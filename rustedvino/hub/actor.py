@@ -510,10 +510,7 @@ class ModelActor:
 
     def _load_decided(self, number: int, worker: WorkerProcess) -> bool:
         return (
-            self._given_up(number)
-            or self._loaded is not None
-            or self._load_error is not None
-            or worker.ended.is_set()
+            self._given_up(number) or self._loaded is not None or self._load_error is not None or worker.ended.is_set()
         )
 
     async def _spec(self) -> dict[str, Any]:

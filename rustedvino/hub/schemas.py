@@ -3,7 +3,7 @@
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import trio
 from attrs import define, field
@@ -11,14 +11,15 @@ from attrs import define, field
 from rustedvino.hub.errors import BadInput, Busy, EngineFailed, HubError, NotReady, WorkerLost
 from rustedvino.hub.process import WorkerStartError
 from rustedvino.hub.utility import UtilityTimeout, UtilityWorker
-from rustedvino.text.constraints import Constraint, constraint_key
+from rustedvino.text.constraints import Constraint, constraint_key, schema_constraint
+from rustedvino.text.json_schema import normalise
 
 log = logging.getLogger(__name__)
 
 PREPARE_SECS: Final = 60.0
 """Import of the runtime and load of the demo model, on a machine with every core busy."""
 PROOF_SECS: Final = 2.0
-PROOF_ATTEMPTS: Final = 3
+PROOF_ATTEMPTS: Final = 2
 """A worker may be ended by other work between its preparation and the proof."""
 MAX_VERDICTS: Final = 4096
 MAX_WAITING_PROOFS: Final = 16
@@ -27,6 +28,9 @@ RETRY_AFTER_SECS: Final = 5.0
 NEW_SCHEMAS: Final = 4
 NEW_SCHEMAS_SECS: Final = 60.0
 MAX_KNOWN_SCHEMAS: Final = 4096
+
+
+SMALL_SCHEMA_CHARS: Final = 2048
 
 
 class ConstraintRefused(BadInput):
@@ -187,6 +191,14 @@ class NewSchemaLimit:
         self._known.clear()
         self._compiled.clear()
         self._compiling = False
+
+
+async def constraint_of_schema(schema: Any) -> Constraint:
+    """The constraint of a JSON schema; a large one is made in a thread. Raises SchemaError."""
+    if len(normalise(schema)) <= SMALL_SCHEMA_CHARS:
+        await trio.lowlevel.checkpoint()
+        return schema_constraint(schema)
+    return await trio.to_thread.run_sync(schema_constraint, schema)
 
 
 async def admit_constraint(constraint: Constraint, prover: ConstraintProver, limit: NewSchemaLimit) -> None:

@@ -38,7 +38,8 @@ class LogFields:
 
 
 _NAMES: Final = ("request_id", "model", "worker")
-_FIELDS: Final[ContextVar[LogFields]] = ContextVar("rustedvino_log_fields", default=LogFields())
+_NO_FIELDS: Final = LogFields()
+_FIELDS: Final[ContextVar[LogFields]] = ContextVar("rustedvino_log_fields", default=_NO_FIELDS)
 
 
 @contextmanager
@@ -56,13 +57,14 @@ def bind_log_fields(**fields: str | None) -> None:
     _FIELDS.set(evolve(_FIELDS.get(), **fields))
 
 
-@frozen
 class LineFormatter(logging.Formatter):
     """What both formats have in common. ``show_prompts`` lets exception messages through while a request is served:
     they may quote what the client sent. Without it such a line has the exception's type and its place in the code."""
 
-    redact: Redactor
-    show_prompts: bool = False
+    def __init__(self, redact: Redactor, show_prompts: bool) -> None:
+        super().__init__()
+        self.redact = redact
+        self.show_prompts = show_prompts
 
     def _time(self, record: logging.LogRecord) -> str:
         return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
@@ -71,9 +73,9 @@ class LineFormatter(logging.Formatter):
         return self._clean(record.getMessage())
 
     def _clean(self, text: str) -> str:
-        # Masked before it is cut: half a key is a secret too.
-        text = self.redact(text)
-        return text if len(text) <= MAX_RECORD_CHARS else f"{text[:MAX_RECORD_CHARS]}… ({len(text)} characters)"
+        # Masked before it is cut: half a key is a secret too. Far beyond the cut nothing is looked at.
+        text = self.redact(text[: 2 * MAX_RECORD_CHARS])
+        return text if len(text) <= MAX_RECORD_CHARS else f"{text[:MAX_RECORD_CHARS]}… (cut)"
 
     def _values(self, record: logging.LogRecord) -> dict[str, str]:
         fields = _FIELDS.get()
@@ -216,8 +218,9 @@ def configure(
     ring = LogRing() if ring is None else ring
     handler = LineHandler(kind(redact, show_prompts), ring, LineWriter(sys.stderr if stream is None else stream))
     root = logging.getLogger()
-    logs = Logs(ring, redact, handler, list(root.handlers), root.level)
-    for old in logs._before:
+    before = list(root.handlers)
+    logs = Logs(ring, redact, handler, before, root.level)
+    for old in before:
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level.upper())

@@ -4,36 +4,54 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 MASK: Final = "***"
 MIN_SECRET_CHARS: Final = 8
 """Shorter values are not searched for: they would mask ordinary words."""
 
 _NAME: Final = (
-    r"(?:[\w.-]*api[-_. ]?keys?(?:\[\d+\])?|[\w-]*access[-_]?tokens?|[\w-]*auth[-_]?tokens?|[\w-]*refresh[-_]?tokens?"
-    r"|[\w-]*secrets?(?:[-_]?keys?)?|[\w-]*passw(?:or)?d|[\w-]*passphrase|hf[-_]?tokens?|(?:set-)?cookie)"
+    r"(?:api[-_. ]?keys?(?:\[\d+\])?|(?:access|auth|refresh|hf)[-_]?tokens?|secrets?(?:[-_]?keys?)?"
+    r"|passw(?:or)?d|passphrase|cookie)"
 )
+"""How a name ends whose value is a credential. Not anchored: what stands before it does not matter."""
 _QUOTE: Final = r"""(?:\\*["'])?"""
+_IS: Final = rf"""(?:{_QUOTE}\s*[:=]\s*b?{_QUOTE}|\\*["']\s*,\s*b?\\*["']|\.(?=\S{{{MIN_SECRET_CHARS}}}))"""
+"""Between a name and its value: `=`, `": "`, the `", b"` of a pair, the dot of a WebSocket protocol's name."""
+_VALUE: Final = r"""(?:(?<=["'])[^"'\\\n]+|[^\s"'\\,;&)\]}\[({]+)"""
+
+
+@frozen
+class _Rule:
+    """What to mask, tried only on texts that hold one of ``words``: most lines hold none, and that is cheap to see."""
+
+    words: tuple[str, ...]
+    pattern: re.Pattern[str]
+    replacement: str
+
+
+_NAME_WORDS: Final = ("api", "access", "auth", "refresh", "secret", "passw", "passphrase", "hf", "cookie")
 _RULES: Final = (
-    # Authorization: Bearer x, also as a pair of a header list, also another scheme.
-    (
-        re.compile(rf"(?i)\b((?:proxy-)?authorization{_QUOTE}\s*[:=,]\s*b?{_QUOTE})(?:[\w-]+\s+)?[^\s\"'\\,;)\]}}]+"),
+    # Authorization: Bearer x, also another scheme.
+    _Rule(
+        ("authorization",),
+        re.compile(rf"(?i)(authorization{_IS})(?:[\w-]+\s+)?{_VALUE}"),
         rf"\1{MASK}",
     ),
-    (re.compile(r"(?i)\b(bearer)\s+[^\s\"'\\,;)\]}]+"), rf"\1 {MASK}"),
+    _Rule(("bearer",), re.compile(rf"(?i)\b(bearer)\s+{_VALUE}"), rf"\1 {MASK}"),
     # "api_keys": ["x", "y"]
-    (re.compile(rf"(?i)\b({_NAME}{_QUOTE}\s*[:=]\s*)[\[({{][^\])}}]*"), rf"\1[{MASK}"),
+    _Rule(_NAME_WORDS, re.compile(rf"(?i)({_NAME}{_QUOTE}\s*[:=]\s*)[\[({{][^\])}}]*"), rf"\1[{MASK}"),
     # api_key=x, "x-api-key": "x", (b"x-api-key", b"x"), openai-insecure-api-key.x
-    (
-        re.compile(rf"(?i)\b({_NAME}{_QUOTE}\s*[:=.,]\s*b?{_QUOTE})(?!\*\*\*)[^\s\"'\\,;&)\]}}\[({{]+"),
-        rf"\1{MASK}",
-    ),
+    _Rule(_NAME_WORDS, re.compile(rf"(?i)({_NAME}{_IS})(?!\*\*\*){_VALUE}"), rf"\1{MASK}"),
     # https://user:password@host
-    (re.compile(r"(://)[^/\s@\"']+@"), rf"\1{MASK}@"),
+    _Rule(("@",), re.compile(r"(://)[^/\s@\"']+@"), rf"\1{MASK}@"),
     # The usual shapes of keys, without anything that names them.
-    (re.compile(r"\b(?:sk|pk|rk|rv)-[A-Za-z0-9_-]{8,}"), MASK),
-    (re.compile(r"\b(?:hf|ghp|gho|github_pat|xox[abp])[_-][A-Za-z0-9_-]{12,}"), MASK),
+    _Rule(("sk-",), re.compile(r"\bsk-[^\s\"'\\,;&)\]}]{8,}"), MASK),
+    _Rule(
+        ("hf_", "ghp_", "gho_", "github_pat_", "xox"),
+        re.compile(r"\b(?:hf_|ghp_|gho_|github_pat_|xox[abp]-)[A-Za-z0-9_-]{12,}"),
+        MASK,
+    ),
 )
 
 
@@ -52,6 +70,8 @@ class Redactor:
         """The text with every credential replaced by MASK."""
         if self._known is not None:
             text = self._known.sub(MASK, text)
-        for pattern, replacement in _RULES:
-            text = pattern.sub(replacement, text)
+        lowered = text.lower()
+        for rule in _RULES:
+            if any(word in lowered for word in rule.words):
+                text = rule.pattern.sub(rule.replacement, text)
         return text

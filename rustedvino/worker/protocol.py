@@ -7,7 +7,8 @@ kind or a truncated frame as a protocol error: the worker is then replaced, neve
 Kinds sent by the server (fields in order):
 
 ``load``      spec: dict                      load one engine (``spec["kind"]`` names it)
-``submit``    sequence: int, prompt: bytes (int32 little-endian token ids), options: dict
+``submit``    sequence: int, prompt: bytes (int32 little-endian token ids; a vision model's is text, in the options,
+              with its images as raw RGB), options: dict
 ``cancel``    sequence: int
 ``ping``      number: int
 ``call``      call: int, method: str, arguments: dict

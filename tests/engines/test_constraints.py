@@ -72,12 +72,12 @@ def test_patterns_as_the_runtime_writes_them(tiny_model: TinyModel, pattern: str
             judge(schema).validate(json.loads(text))
 
 
-@pytest.mark.parametrize(("least", "most"), [(0, 3), (130, 140), (127, 129), (128, 128), (200, 300)])
+@pytest.mark.parametrize(("least", "most"), [(0, 3), (130, 140), (127, 129), (128, 128), (200, 210)])
 def test_lengths_beyond_what_the_runtime_writes_out(tiny_model: TinyModel, least: int, most: int) -> None:
     text_schema = {"type": "string", "minLength": least, "maxLength": most}
     list_schema = {"type": "array", "items": {"type": "boolean"}, "minItems": least, "maxItems": most}
     for schema in (text_schema, list_schema):
-        answers = tiny_model.answers([schema_constraint(schema)] * 3, max_new_tokens=2500)
+        answers = tiny_model.answers([schema_constraint(schema)] * 2, max_new_tokens=1500)
         assert any(ended for _, ended in answers)
         for text, ended in answers:
             if ended:

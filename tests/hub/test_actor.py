@@ -98,9 +98,9 @@ async def test_a_hundred_requests_start_one_load() -> None:
 
 async def test_a_request_waits_for_an_on_demand_load_as_long_as_it_may() -> None:
     server = server_settings(load_wait_secs=0.3)
-    async with actors(
-        MODEL, launcher=faulty("load-hang"), server=server, settings=ModelSettings(load="on_demand")
-    ) as (actor,):
+    async with actors(MODEL, launcher=faulty("load-hang"), server=server, settings=ModelSettings(load="on_demand")) as (
+        actor,
+    ):
         with pytest.raises(NotReady) as refused:
             await actor.lease(request([1]))
         assert refused.value.reason == "model_loading"
@@ -272,7 +272,9 @@ async def test_a_device_budget_is_shared_by_its_models() -> None:
 
 
 async def test_what_can_never_fit_is_refused_with_its_field() -> None:
-    async with actors(MODEL, launcher=faulty(""), settings=POOL_OF_64, server=server_settings(max_num_seqs=4)) as (actor,):
+    async with actors(MODEL, launcher=faulty(""), settings=POOL_OF_64, server=server_settings(max_num_seqs=4)) as (
+        actor,
+    ):
         actor.load()
         await actor.wait_state(State.READY)
         assert actor.blocks_total == 64

@@ -117,7 +117,9 @@ def test_a_shape_costs_something_or_is_unknown(config: dict[str, Any]) -> None:
             assert shape.block_bytes(16, precision) > 0
 
 
-@given(config=st.dictionaries(st.sampled_from(["architectures", "text_config", "eos_token_id", *SHAPE_KEYS]), json_values))
+@given(
+    config=st.dictionaries(st.sampled_from(["architectures", "text_config", "eos_token_id", *SHAPE_KEYS]), json_values)
+)
 def test_any_config_is_read_or_refused(config: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.getbasetemp() / "any-config"
     folder.mkdir(exist_ok=True)

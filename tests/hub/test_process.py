@@ -256,7 +256,9 @@ async def test_a_cancel_at_every_byte_of_a_frame() -> None:
         made = WorkerProcess(role="model", stall_secs=1)
         answers: list[bool] = []
 
-        def cancel_at(taken: int, made: WorkerProcess = made, place: int = place, answers: list[bool] = answers) -> None:
+        def cancel_at(
+            taken: int, made: WorkerProcess = made, place: int = place, answers: list[bool] = answers
+        ) -> None:
             if taken == place:
                 answers.append(made.cancel(5))
 

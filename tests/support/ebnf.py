@@ -21,7 +21,7 @@ class Texts:
     def __init__(self, grammar: str, seed: int) -> None:
         self._random = random.Random(seed)
         self._rules = {}
-        for line in grammar.splitlines():
+        for line in grammar.removesuffix("\n").split("\n"):
             name, _, body = line.partition(" ::= ")
             assert name not in self._rules, f"{name} twice"
             self._rules[name] = _parse(body)

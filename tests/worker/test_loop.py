@@ -21,6 +21,7 @@ class CountingEngine:
     running: dict[int, list[int]] = field(factory=dict)
     cancelled: set[int] = field(factory=set)
     step_error: Exception | None = None
+    slow: bool = False
     steps: int = 0
 
     @property
@@ -32,10 +33,11 @@ class CountingEngine:
             raise EngineFault("bad_input", spec["error"])
         return {"seen": spec}
 
-    def submit(self, sequence: int, prompt: bytes, options: dict[str, Any]) -> None:
+    def submit(self, sequence: int, prompt: bytes, options: dict[str, Any]) -> bool:
         if not prompt:
             raise ValueError("Prompt length cannot be 0")
         self.running[sequence] = [0, options["max_new_tokens"]]
+        return self.slow
 
     def cancel(self, sequence: int) -> None:
         if sequence in self.running:
@@ -244,3 +246,26 @@ def test_a_broken_frame_of_a_server_that_is_gone(server: Server) -> None:
     server.sock.sendall(b"\xff\xff\xff\xff")
     server.sock.close()
     assert server.exit_code() in (0, 1)
+
+
+def test_a_submit_that_took_long_is_followed_by_a_step(server: Server) -> None:
+    server.engine.slow = True
+    frames = b"".join(encode_frame(("submit", number, b"abcd", {"max_new_tokens": 2})) for number in (1, 2))
+    server.sock.sendall(frames)
+    first = server.next()
+    assert first is not None
+    assert [delta[:2] for delta in first[1]] == [[1, [1]]]
+    second = server.next()
+    assert second is not None
+    assert [delta[:2] for delta in second[1]] == [[1, [2]], [2, [1]]]
+    server.send("shutdown")
+
+
+def test_a_step_that_raises_after_a_slow_submit_ends_the_worker(server: Server) -> None:
+    server.engine.slow = True
+    server.engine.step_error = RuntimeError("the pipeline is lost")
+    server.send("submit", 1, b"abcd", {"max_new_tokens": 2})
+    fault = server.next()
+    assert fault is not None
+    assert fault[0] == "fault"
+    assert server.next() is None

@@ -34,14 +34,18 @@ leaves = (
 )
 values = st.recursive(
     leaves,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8) | st.integers(0, 9), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8) | st.integers(0, 9), inner, max_size=4)
+    ),
     max_leaves=8,
 )
 
 
 def messages(kinds: frozenset[str]) -> st.SearchStrategy[list[list[Any]]]:
     """Lists of messages of a direction."""
-    message = st.tuples(st.sampled_from(sorted(kinds)), st.lists(values, max_size=4)).map(lambda pair: [pair[0], *pair[1]])
+    message = st.tuples(st.sampled_from(sorted(kinds)), st.lists(values, max_size=4)).map(
+        lambda pair: [pair[0], *pair[1]]
+    )
     return st.lists(message, max_size=6)
 
 
@@ -57,9 +61,7 @@ def cut(data: bytes, draw: st.DataObject) -> list[bytes]:
 def test_any_messages_survive_any_cutting(kinds: frozenset[str], data: st.DataObject) -> None:
     sent = data.draw(messages(kinds))
     decoder = FrameDecoder(kinds)
-    received = [
-        message for piece in cut(b"".join(map(encode_frame, sent)), data) for message in decoder.feed(piece)
-    ]
+    received = [message for piece in cut(b"".join(map(encode_frame, sent)), data) for message in decoder.feed(piece)]
     assert received == sent
     decoder.end()
 

@@ -1,0 +1,110 @@
+"""The utility worker: bounded, restartable, one call at a time."""
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from rustedvino.hub.errors import BadInput, EngineFailed, WorkerLost
+from rustedvino.hub.process import Launcher, WorkerStartError
+from rustedvino.hub.utility import UtilityTimeout, UtilityWorker
+from rustedvino.text.probes import ProbeResult
+from rustedvino.worker import platform
+from tests.support.actors import faulty, model_folder
+
+
+@asynccontextmanager
+async def utility(launcher: Launcher = platform.spawn_worker) -> AsyncIterator[UtilityWorker]:
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            yield UtilityWorker(nursery, 60.0, launcher=launcher)
+            nursery.cancel_scope.cancel()
+
+
+def probe(source: str) -> dict[str, Any]:
+    return {"source": source, "tool_use": False, "variables": {}}
+
+
+async def test_templates_are_probed_and_bombs_are_stopped() -> None:
+    async with utility() as worker:
+        text = (model_folder("rv-demo") / "chat_template.jinja").read_text()
+        found = ProbeResult(**await worker.call("probe_template", probe(text), bound_secs=20))
+        assert found.ok
+        with pytest.raises(UtilityTimeout, match="longer than 0.5 s"):
+            endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+            await worker.call("probe_template", probe(endless), bound_secs=0.5)
+        assert worker.pid is None
+        huge = "{{ 'x' * 3000000000 }}"
+        try:
+            bomb = ProbeResult(**await worker.call("probe_template", probe(huge), bound_secs=20))
+            assert not bomb.ok
+        except EngineFailed as error:
+            assert "memory" in error.message
+        with pytest.raises(BadInput):
+            await worker.call("make_coffee", {}, bound_secs=20)
+        assert ProbeResult(**await worker.call("probe_template", probe(text), bound_secs=20)) == found
+        assert worker.restarts == 1
+
+
+async def test_a_call_survives_the_death_of_its_worker_once(tmp_path: Path) -> None:
+    async with utility(faulty("")) as worker:
+        assert await worker.call("crash-once", {"mark": str(tmp_path / "died")}) == "second"
+        assert worker.restarts == 1
+        with pytest.raises(WorkerLost, match="SIGKILL"):
+            await worker.call("crash", {})
+        assert await worker.call("echo", {}) == ["echo", {}]
+        pid = worker.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        assert await worker.call("echo", {"after": 1}) == ["echo", {"after": 1}]
+        assert worker.pid not in (None, pid)
+
+
+async def test_one_at_a_time_in_order_and_a_cancelled_one_is_killed() -> None:
+    async with utility(faulty("")) as worker:
+        order: list[int] = []
+
+        async def one(number: int) -> None:
+            await worker.call("sleep", {"secs": 0.01})
+            order.append(number)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(5):
+                nursery.start_soon(one, number)
+                await trio.testing.wait_all_tasks_blocked()
+        assert order == [0, 1, 2, 3, 4]
+        first = worker.pid
+        with trio.move_on_after(0.1):
+            await worker.call("sleep", {"secs": 3600}, bound_secs=3600)
+        assert worker.pid is None
+        assert await worker.call("echo", {}) == ["echo", {}]
+        assert worker.pid != first
+
+
+async def test_it_is_ended_and_comes_back_and_says_why_it_cannot_start() -> None:
+    async with utility(faulty("", "import-dies", "")) as worker:
+        await worker.start()
+        first = worker.pid
+        await worker.start()
+        assert worker.pid == first
+        worker.kill()
+        with pytest.raises(WorkerStartError, match="SIGILL"):
+            await worker.call("echo", {})
+        assert await worker.call("echo", {}) == ["echo", {}]
+
+
+async def test_a_utility_worker_that_generates_is_replaced() -> None:
+    async with utility(faulty("garbage-and-exit", "")) as worker:
+        await worker.start()
+        process = worker._worker
+        assert process is not None
+        process.send("load", {"block_size": 1, "num_kv_blocks": 1})
+        await process.ended.wait()
+        assert process.end is not None
+        assert "a utility worker sent loaded" in process.end.text
+        assert await worker.call("echo", {}) == ["echo", {}]
