@@ -85,9 +85,7 @@ def _admin_key(path: Path | None) -> str | None:
     except (OSError, ValueError):
         return None  # the server says what is wrong with its keys; we only ask less
     keys = value.get("admin_api_keys") if isinstance(value, dict) else None
-    usable = (
-        [key for key in keys if isinstance(key, str) and key.isascii() and key.isprintable()]
-        if isinstance(keys, list)
-        else []
-    )
-    return usable[0] if usable else None
+    for key in keys if isinstance(keys, list) else []:
+        if isinstance(key, str) and key.isascii() and key.isprintable():
+            return key
+    return None

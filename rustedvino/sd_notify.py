@@ -7,9 +7,11 @@ supervisor. The variables are therefore removed from the environment that childr
 import logging
 import os
 import socket
-from collections.abc import MutableMapping
+import sys
+from collections.abc import Callable, MutableMapping
 from typing import Final
 
+import trio
 from attrs import define, field
 
 log = logging.getLogger(__name__)
@@ -47,9 +49,7 @@ class Notifier:
         self._send("STATUS=" + " ".join(text.split()))
 
     def _send(self, state: str) -> None:
-        if self.address is None:
-            return
-        if os.name == "nt":
+        if sys.platform == "win32" or self.address is None:
             return
         target = "\0" + self.address[1:] if self.address.startswith("@") else self.address
         try:
@@ -79,3 +79,16 @@ def take_notifier(environment: MutableMapping[str, str] = os.environ, *, pid: in
     if address and for_us and values["WATCHDOG_USEC"].isdecimal() and int(values["WATCHDOG_USEC"]) > 0:
         watchdog_secs = int(values["WATCHDOG_USEC"]) / _MICROSECS
     return Notifier(address or None, watchdog_secs)
+
+
+async def keep_alive(notifier: Notifier, healthy: Callable[[], bool] = lambda: True) -> None:
+    """Send signs of life as long as ``healthy`` says so; returns at once when nobody waits for them.
+
+    Runs on the event loop on purpose: a loop that is held up sends none.
+    """
+    if notifier.watchdog_secs is None:
+        return
+    while True:
+        if healthy():
+            notifier.watchdog()
+        await trio.sleep(notifier.watchdog_secs / 2)

@@ -1,6 +1,7 @@
 """Start-up, signals and shutdown of the server, and its command line."""
 
 import argparse
+import gc
 import logging
 import signal
 import sys
@@ -50,6 +51,9 @@ async def run_server(
                 for host, port in http.addresses:
                     log.info("listening on http://%s:%d", host, port)
                 task_status.started((http, hub))
+                # What lives for the whole run need not be looked at by every full collection, which stops the loop.
+                gc.collect()
+                gc.freeze()
                 await anext(signals)
                 log.info("shutting down; running requests may take up to %g s", settings.shutdown_drain_secs)
                 inner.start_soon(_end_at_second_signal, signals, outer.cancel_scope)

@@ -21,7 +21,7 @@ from attrs import define, field, frozen
 from rustedvino.config.types import LoadedConfig, SupervisorSettings
 from rustedvino.hub.restarts import DeathRecord, RestartPolicy
 from rustedvino.probe import Health, HttpProbe
-from rustedvino.sd_notify import Notifier, take_notifier
+from rustedvino.sd_notify import Notifier, keep_alive, take_notifier
 from rustedvino.worker.platform import describe_exit, wait_exit
 
 log = logging.getLogger(__name__)
@@ -49,12 +49,14 @@ class Ended:
 class Supervisor:
     """Run with ``await supervisor.run()``, on the main thread; it returns the exit code to end with.
 
-    ``stop_bound_secs``: how long a child that was told to end may take. ``probe`` never raises.
+    ``probe`` never raises and takes at most ``probe_bound_secs``; ``stop_bound_secs``: how long a child that was told
+    to end may take.
     """
 
     command: tuple[str, ...]
     settings: SupervisorSettings
     probe: Callable[[], Awaitable[Health]]
+    probe_bound_secs: float
     stop_bound_secs: float
     notifier: Notifier = field(factory=Notifier)
     child_pid: int | None = None
@@ -81,10 +83,9 @@ class Supervisor:
         with trio.open_signal_receiver(*_end_signals()) as signals:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._take_signals, signals)
-                nursery.start_soon(self._ping)
+                nursery.start_soon(keep_alive, self.notifier, lambda: self._in_control)
                 code = await self._keep_running()
                 nursery.cancel_scope.cancel()
-        self.notifier.stopping()
         return code
 
     async def _keep_running(self) -> int:
@@ -92,9 +93,11 @@ class Supervisor:
             ended = await self._run_child()
             if self._stop.is_set():
                 log.info("the server has ended: %s", describe_exit(ended.code))
-                return exit_code(ended.code)
+                # One that was still starting dies of the signal: it did what it was told.
+                return 0 if ended.code == -self._stop_signal else exit_code(ended.code)
             if not ended.hung and ended.code in FINAL_EXIT_CODES:
                 log.info("the server ended by itself with exit code %d", ended.code)
+                self.notifier.stopping()
                 return ended.code
             now = trio.current_time()
             self._deaths.died(now, ())
@@ -108,6 +111,7 @@ class Supervisor:
                     ended.reason,
                 )
                 self.notifier.status(f"given up after {count} ends within {window:g} s: {ended.reason}")
+                self.notifier.stopping()
                 return exit_code(ended.code) or 1
             delay = self._deaths.policy.backoff_secs(count)
             when = f"in {delay:g} s" if delay else "at once"
@@ -163,17 +167,16 @@ class Supervisor:
     async def _hang(self, pid: int) -> str:
         """Probe until the child is found to hang; return why."""
         poll_secs = self.settings.watchdog_poll_secs
-        well_at = trio.current_time()
+        now = well_at = trio.current_time()
         greeted = False
         while True:
             pause = poll_secs if greeted else min(START_POLL_SECS, poll_secs)
-            due = trio.current_time() + pause
+            due = now + pause + self.probe_bound_secs
             await trio.sleep(pause)
-            late = trio.current_time() - due
-            if late > poll_secs:
-                well_at += late  # we were stopped ourselves, and the child perhaps with us
             health = await self.probe()
             now = trio.current_time()
+            if now - due > poll_secs:
+                well_at += now - due  # we were stopped ourselves, and the child perhaps with us
             if health.trouble is None:
                 well_at = now
                 if not greeted:
@@ -209,14 +212,6 @@ class Supervisor:
                 self._stop.set()
                 self.notifier.stopping()
 
-    async def _ping(self) -> None:
-        if self.notifier.watchdog_secs is None:
-            return
-        while True:
-            if self._in_control:
-                self.notifier.watchdog()
-            await trio.sleep(self.notifier.watchdog_secs / 2)
-
 
 def supervise(config: LoadedConfig, arguments: list[str], environment: MutableMapping[str, str] = os.environ) -> int:
     """Run a server with these command-line arguments, ``--supervise`` left out, under supervision; the exit code.
@@ -230,16 +225,13 @@ def supervise(config: LoadedConfig, arguments: list[str], environment: MutableMa
         port = _free_port(settings.bind_addr)
         passed += ["--port", str(port)]
     supervisor = settings.supervisor
+    bound_secs = min(supervisor.health_timeout_secs, supervisor.watchdog_poll_secs)
     return trio.run(
         Supervisor(
             command=(*SERVER_PROGRAM, *passed),
             settings=supervisor,
-            probe=HttpProbe(
-                settings.bind_addr,
-                port,
-                config.keys_path,
-                timeout_secs=min(supervisor.health_timeout_secs, supervisor.watchdog_poll_secs),
-            ),
+            probe=HttpProbe(settings.bind_addr, port, config.keys_path, bound_secs),
+            probe_bound_secs=bound_secs,
             stop_bound_secs=settings.shutdown_drain_secs + supervisor.hang_kill_grace_secs,
             notifier=take_notifier(environment),
         ).run

@@ -31,6 +31,7 @@ MAX_DEPTH: Final = 100
 MAX_NUMBER_CHARS: Final = 320
 
 _BOM: Final = b"\xef\xbb\xbf"
+_SLICE_BYTES: Final = 1024 * 1024
 _INVALID: Final = "invalid_json"
 
 
@@ -68,19 +69,32 @@ def parse_json(data: bytes, *, max_brackets: int = MAX_BRACKETS) -> dict[str, An
 
 
 def _count_brackets(data: bytes, limit: int) -> int:
-    count = sum(map(data.count, (b"{", b"[", b",")))
+    """Brackets and commas outside of strings as far as that is cheap to say; above `limit` not exact."""
+    count = _count_up_to(data, b"{[,", limit)
     if count <= limit:
         return count
     # Text may be full of commas. With few quotes it is cheap to count outside of strings only.
-    escapes = data.count(b"\\")
+    escapes = _count_up_to(data, b"\\", MAX_QUOTES)
     if escapes > MAX_QUOTES:
         return count
     if escapes:
         data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
-    if data.count(b'"') > MAX_QUOTES:
+    if _count_up_to(data, b'"', MAX_QUOTES) > MAX_QUOTES:
         return count
     outside = data.split(b'"')[::2]
     return sum(piece.count(b"{") + piece.count(b"[") + piece.count(b",") for piece in outside)
+
+
+def _count_up_to(data: bytes, characters: bytes, limit: int) -> int:
+    """How often any of `characters` occurs, counted no further than to the first MiB in which `limit` is passed:
+    a hostile body of 50 MiB must not hold the interpreter for as long as counting it takes."""
+    count = 0
+    for start in range(0, len(data), _SLICE_BYTES):
+        end = start + _SLICE_BYTES
+        count += sum(data.count(character, start, end) for character in characters)
+        if count > limit:
+            break
+    return count
 
 
 # -- flaws -------------------------------------------------------------------------------------------------

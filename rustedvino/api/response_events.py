@@ -104,13 +104,19 @@ class ResponseWriter:
         """The response object: as it ended, or in progress."""
         return self._response("in_progress") if self._final is None else self._final
 
+    @property
+    def in_text(self) -> bool:
+        """Whether a piece of text would continue the item that is being written."""
+        return self._is_open("message")
+
     def start(self) -> bytes:
         """The events before the first item."""
         if not self._streaming:
             return b""
         response = to_json(self._response("in_progress"))
         return b"".join(
-            b'event: %b\ndata: {"type":"%b","sequence_number":%d,"response":%b}\n\n' % (name, name, self._next(), response)
+            b'event: %b\ndata: {"type":"%b","sequence_number":%d,"response":%b}\n\n'
+            % (name, name, self._next(), response)
             for name in (b"response.created", b"response.in_progress")
         )
 
@@ -188,7 +194,7 @@ class ResponseWriter:
         if not self._streaming:
             return b""
         name = f"{_DELTAS[kind]}.delta"
-        plain = {"logprobs": []} if kind == "message" else {}
+        plain: dict[str, Any] = {"logprobs": []} if kind == "message" else {}
         item.head = _record_head(name, {**place, **plain})[:-1] + b',"delta":'
         events += self._event("response.output_item.added", {"output_index": index, "item": item.fields})
         if kind != "function_call":

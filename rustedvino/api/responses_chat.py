@@ -25,10 +25,10 @@ from rustedvino.api.messages import (
     TextPart,
     ToolCall,
 )
-from rustedvino.api.responses import (
+from rustedvino.api.responses import FunctionTool, ResponsesRequest, TextFormat
+from rustedvino.api.responses_input import (
     FunctionCallItem,
     FunctionCallOutputItem,
-    FunctionTool,
     InputFile,
     InputImage,
     Item,
@@ -37,8 +37,6 @@ from rustedvino.api.responses import (
     Parts,
     ReasoningItem,
     Refusal,
-    ResponsesRequest,
-    TextFormat,
 )
 from rustedvino.api.sampling import SamplingRequest
 
@@ -88,8 +86,7 @@ class Translation:
         if message is not None and int(message[1]) < len(self._sources):
             return self._sources[int(message[1])].param(param[message.end() :])
         for pattern, replacement in _PARAMS:
-            if pattern.match(param):
-                return pattern.sub(replacement, param)
+            param = pattern.sub(replacement, param)
         return param
 
     def error(self, error: ApiError) -> ApiError:
@@ -111,13 +108,13 @@ class Translation:
 _PARAMS: Final = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
-        (r"messages$", "input"),
-        (r"max_(completion_)?tokens$", "max_output_tokens"),
-        (r"reasoning_effort$", "reasoning.effort"),
-        (r"response_format(\.json_schema)?(?![\w])", "text.format"),
-        (r"logprobs$", "include"),
-        (r"(tools\[\d+\])\.function(?![\w])", r"\1"),
-        (r"tool_choice\.(?:function|allowed_tools)(?![\w])(?=.*)", "tool_choice"),
+        (r"^messages$", "input"),
+        (r"^max_(completion_)?tokens$", "max_output_tokens"),
+        (r"^reasoning_effort$", "reasoning.effort"),
+        (r"^response_format(\.json_schema)?(?!\w)", "text.format"),
+        (r"^logprobs$", "include"),
+        (r"^tool_choice\.allowed_tools(?!\w)", "tool_choice"),
+        (r"^(tools\[\d+\]|tool_choice(?:\.tools\[\d+\])?)\.function(?!\w)", r"\1"),
     )
 )
 _PART_TYPES: Final = {"image_url": "input_image", "file": "input_file"}

@@ -1,6 +1,5 @@
 """How a request is sampled: what it says, else what the model's file says, else neutral values."""
 
-import math
 import secrets
 from collections.abc import Mapping
 from typing import Any
@@ -98,6 +97,6 @@ def _said(value: float | None, otherwise: float) -> float:
 def _number(source: Mapping[str, Any], name: str, otherwise: float, low: float, high: float) -> float:
     """A number of the model's file, or ``otherwise`` when it is absent or outside what the runtime accepts."""
     value = source.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return otherwise
     return value if low <= value <= high else otherwise

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from rustedvino.text.decoding import TokenDecoder
 from rustedvino.text.stops import StopMatcher
-from rustedvino.text.tools.events import Content, Event
+from rustedvino.text.tools.events import Content, Event, Reasoning
 from rustedvino.text.tools.pieces import ControlToken, Piece
 
 
@@ -17,6 +17,10 @@ class Parser(Protocol):
 
     def finish(self) -> list[Event]:
         """The output has ended: give what was held back."""
+
+    @property
+    def transparent(self) -> bool:
+        """Whether plain text is content as it is from here on."""
 
     @property
     def calls(self) -> int:
@@ -50,6 +54,12 @@ class AnswerReader:
         self._matcher = StopMatcher(stops) if stops else None
         self._parser = parser
         self.tokens_read = 0
+        self.reasoning_tokens = 0
+        """Tokens of the thinking; those of a closing tag belong to what follows."""
+        self.reasoning_end = 0
+        """Which token is the first behind the thinking and its closing tag."""
+        self._thinking = False
+        self._attributed = 0
         self.stopped = False
         """Whether the answer ended before its sequence: by a stop string, or by the last tool call allowed."""
 
@@ -62,7 +72,7 @@ class AnswerReader:
         """The events of further token ids, adjacent content joined. Nothing after a stop string."""
         text = ""
         events: list[Event] = []
-        plain = self._parser is None and self._matcher is None
+        plain = self._plain
         push = self._decoder.push
         for token_id in ids:
             if self.stopped:
@@ -71,24 +81,31 @@ class AnswerReader:
             control = self._controls.get(token_id)
             if control is None:
                 piece = push(token_id)
-                if not piece:
-                    continue
                 if plain:
                     text += piece
-                else:
+                elif piece:
                     self._take(piece, events)
                 continue
             held = self._decoder.flush()
             if plain:
-                text += held + ("" if control.special or token_id in self._eos else control.text)
-                continue
-            if held:
+                text += held
+            elif held:
                 self._take(held, events)
-            if token_id not in self._eos:
-                self._take(control, events)
+            if token_id in self._eos:
+                continue
+            if text:
+                self._content(text, events)
+                text = ""
+            self._take(control, events)
+            plain = self._plain
         if text:
-            events.append(Content(text))
+            self._content(text, events)
         return events
+
+    @property
+    def _plain(self) -> bool:
+        """Whether text of the decoder is content as it is: the common case, and the cheap one."""
+        return self._matcher is None and (self._parser is None or self._parser.transparent)
 
     def end(self) -> list[Event]:
         """The sequence has ended: the events of what was held back."""
@@ -118,6 +135,14 @@ class AnswerReader:
         for event in new:
             if self.stopped:
                 return
+            if isinstance(event, Reasoning):
+                self._thinking = True
+                self.reasoning_tokens += self.tokens_read - self._attributed
+                self.reasoning_end = self.tokens_read
+            elif self._thinking:
+                self._thinking = False
+                self.reasoning_end = self.tokens_read - 1
+            self._attributed = self.tokens_read
             if isinstance(event, Content):
                 self._content(event.text, events)
                 continue

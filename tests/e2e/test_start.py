@@ -142,7 +142,7 @@ class TestCommandLine:
             port = other.getsockname()[1]
             text = refused(run("--demo", "--port", str(port)), 1)
         assert str(port) in text
-        assert "in use" in text
+        assert "taken" in text
 
     def test_an_address_that_is_not_ours(self) -> None:
         assert "192.0.2.1" in refused(run("--demo", "--bind-addr", "192.0.2.1"), 1)
@@ -177,5 +177,5 @@ def test_two_servers_do_not_share_a_port(tmp_path: Path) -> None:
     config = write_config(tmp_path, {"tiny-qwen3": {"load": "on_demand"}})
     with ServerProcess("--config", config, "--port", "0", cwd=tmp_path) as first:
         text = refused(run("--config", config, "--port", str(first.port)), 1)
-        assert re.search(rf"{first.port}.*in use", text)
+        assert re.search(rf"{first.port}.*taken", text)
         assert httpx.get(f"{first.url}/health").status_code == 200

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,8 +23,7 @@ from rustedvino.hub.errors import (
     WorkerLost,
 )
 from rustedvino.hub.lease import Lease
-from rustedvino.hub.model_files import ModelProblem, inspect_folder
-from rustedvino.hub.process import WorkerProcess
+from rustedvino.hub.model_files import ModelProblem
 from rustedvino.hub.states import State
 from tests.support import fault_worker
 from tests.support.actors import (
@@ -35,7 +33,6 @@ from tests.support.actors import (
     finish,
     first_token,
     generate,
-    model_folder,
     request,
     server_settings,
     until,
@@ -130,7 +127,7 @@ async def test_a_load_can_be_given_up(how: str) -> None:
     launcher = faulty("load-hang", "")
     async with actors(MODEL, launcher=launcher) as (actor,):
         actor.load()
-        await until(actor, lambda: actor.worker is not None)
+        await until(lambda: actor.worker is not None)
         worker = actor.worker
         assert worker is not None
         if how == "unload":
@@ -343,18 +340,18 @@ async def test_closing_and_cancelling_leave_nothing_behind() -> None:
                 await first_token(lease)
             lease.close()
             lease.close()
-            await until(actor, lambda: actor.statistics().running == 0)
+            await until(lambda: actor.statistics().running == 0)
             assert actor.statistics().blocks_reserved == 0
             assert all(sequence.done and sequence.finish is None for sequence in lease.sequences)
         holder = await actor.lease(request([1], LONG, n=2))
         async with trio.open_nursery() as clients:
             for _ in range(20):
                 clients.start_soon(actor.lease, request([2]))
-            await until(actor, lambda: actor.statistics().waiting == 20)
+            await until(lambda: actor.statistics().waiting == 20)
             clients.cancel_scope.cancel()
         assert actor.statistics().waiting == 0
         holder.close()
-        await until(actor, lambda: actor.statistics().running == 0)
+        await until(lambda: actor.statistics().running == 0)
         assert actor.queue.in_flight == 0
 
 
@@ -375,11 +372,11 @@ async def test_a_request_cancelled_as_it_is_admitted_gives_its_place_back(first:
 
         async with trio.open_nursery() as clients:
             clients.start_soon(client)
-            await until(actor, lambda: actor.statistics().waiting == 1)
+            await until(lambda: actor.statistics().waiting == 1)
             steps = [clients.cancel_scope.cancel, queue.release]
             for step in steps if first == "cancelled" else reversed(steps):
                 step()
-        await until(actor, lambda: not actor.statistics().running)
+        await until(lambda: not actor.statistics().running)
         assert queue.in_flight == 0
         assert await generate(actor, [3]) == counted(3, 8)
 
@@ -399,7 +396,7 @@ async def test_abort_ends_everything_now_and_the_model_goes_on() -> None:
 
         async with trio.open_nursery() as clients:
             clients.start_soon(waits)
-            await until(actor, lambda: actor.statistics().waiting == 1)
+            await until(lambda: actor.statistics().waiting == 1)
             actor.abort("the server is shutting down")
         ends.append(await outcome_of(running))  # type: ignore[arg-type]
         assert [type(error) for error in ends] == [Unloading, Unloading]
@@ -424,7 +421,7 @@ async def test_a_drain_lets_running_requests_end_and_refuses_the_others() -> Non
                 assert refused.value.reason == "model_unloading"
 
             clients.start_soon(waits)
-            await until(actor, lambda: actor.statistics().waiting == 1)
+            await until(lambda: actor.statistics().waiting == 1)
             actor.unload(30)
         assert actor.state is State.DRAINING
         with pytest.raises(NotReady) as refused:
@@ -454,7 +451,7 @@ async def test_calls_under_way_end_with_their_worker() -> None:
         assert await actor.call("echo", {"a": 1}) == ["echo", {"a": 1}]
         with pytest.raises(WorkerLost):
             await actor.call("crash", {})
-        await until(actor, lambda: actor.restarts == 1)
+        await until(lambda: actor.restarts == 1)
         await actor.wait_state(State.READY)
         async with trio.open_nursery() as clients:
 
@@ -463,7 +460,7 @@ async def test_calls_under_way_end_with_their_worker() -> None:
                     await actor.call("sleep", {"secs": 3600})
 
             clients.start_soon(calls)
-            await until(actor, lambda: bool(actor.calls._pending))
+            await until(lambda: bool(actor.calls._pending))
             actor.unload(5)
         with pytest.raises(NotReady):
             await actor.call("echo", {})
@@ -492,7 +489,7 @@ async def test_a_kill_ends_what_runs_and_what_waits_goes_on() -> None:
                     await first_token(lease)
                 for number in range(10, 15):
                     clients.start_soon(waits, number)
-                await until(actor, lambda: actor.statistics().waiting == 5)
+                await until(lambda: actor.statistics().waiting == 5)
                 assert actor.worker is not None
                 os.kill(actor.worker.pid, signal.SIGKILL)
                 for lease in running:
@@ -521,7 +518,7 @@ async def test_a_lying_worker_is_replaced_and_nothing_of_it_believed(fault: str)
             assert isinstance(error, WorkerLost)
             assert "protocol error" in error.message
         assert lease.sequences[0].tokens == counted(7, fault_worker.FAULTY_STEP - 1)
-        await until(actor, lambda: actor.restarts == 1)
+        await until(lambda: actor.restarts == 1)
         await actor.wait_state(State.READY)
         assert await generate(actor, [9]) == counted(9, 8)
         assert actor.statistics().blocks_reserved == 0
@@ -644,7 +641,7 @@ async def test_a_culprit_is_refused_also_while_it_waits_and_others_go_on() -> No
         async with trio.open_nursery() as clients:
             for _ in range(5):
                 clients.start_soon(one, b"bad")
-            await until(actor, lambda: actor.statistics().waiting == 4)
+            await until(lambda: actor.statistics().waiting == 4)
             clients.start_soon(one, b"good")
         assert sorted(ends) == sorted(["b'bad' WorkerLost"] * 2 + ["b'bad' Suspect"] * 3 + ["b'good' done"])
         with pytest.raises(Suspect):
@@ -674,7 +671,7 @@ async def test_a_waiter_keeps_its_deadline_over_a_restart() -> None:
                 refusals.append(refused.value)
 
             clients.start_soon(waits)
-            await until(actor, lambda: actor.statistics().waiting == 1)
+            await until(lambda: actor.statistics().waiting == 1)
             assert actor.worker is not None
             os.kill(actor.worker.pid, signal.SIGKILL)
             assert isinstance(await outcome_of(running), WorkerLost)
@@ -700,24 +697,25 @@ async def test_nobody_is_admitted_to_a_worker_known_to_be_ending() -> None:
 async def test_the_spare_is_used_and_replaced_and_may_die() -> None:
     launcher = faulty("")
     async with actors(MODEL, launcher=launcher, server=server_settings(spare_workers=1)) as (actor,):
-        await until(actor, lambda: len(actor.spares.idle()) == 1)
+        await until(lambda: len(actor.spares.idle()) == 1)
         (spare,) = actor.spares.idle()
         os.kill(spare.pid, signal.SIGKILL)
         await spare.ended.wait()
-        await until(actor, lambda: bool(actor.spares.idle()))
+        await until(lambda: bool(actor.spares.idle()))
         (spare,) = actor.spares.idle()
         actor.load()
         await actor.wait_state(State.READY)
         assert actor.worker is spare
-        await until(actor, lambda: bool(actor.spares.idle()))
+        await until(lambda: bool(actor.spares.idle()))
         assert launcher.started == 3
 
 
 # Nothing left.
 
 
-def open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
+def in_use() -> tuple[int, int]:
+    """Open descriptors and living tasks."""
+    return len(os.listdir("/proc/self/fd")), trio.lowlevel.current_statistics().tasks_living
 
 
 async def test_ten_loads_and_unloads_leave_nothing() -> None:
@@ -735,11 +733,10 @@ async def test_ten_loads_and_unloads_leave_nothing() -> None:
                 await actor.wait_state(State.READY)
             actor.unload(5)
             await actor.wait_state(State.NOT_LOADED)
-            await until(actor, lambda: len(actor.spares.idle()) == 1)
+            await until(lambda: len(actor.spares.idle()) == 1)
             with trio.move_on_after(1):  # the last worker's tasks end a moment after its process
-                while counts and counts[0] != (open_descriptors(), trio.lowlevel.current_statistics().tasks_living):
-                    await trio.sleep(0.01)
-            counts.append((open_descriptors(), trio.lowlevel.current_statistics().tasks_living))
+                await until(lambda: not counts or counts[0] == in_use())
+            counts.append(in_use())
         assert len(set(counts)) == 1, counts
         living = [process for process in launcher.processes if process.returncode is None]
         assert len(living) == 1

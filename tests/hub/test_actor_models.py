@@ -149,7 +149,7 @@ async def test_cancelling_the_only_request_frees_pool_and_slot() -> None:
                 await first_token(lease)
             lease.close()
             with trio.fail_after(1):
-                await until(actor, lambda: actor.statistics().running == 0)
+                await until(lambda: actor.statistics().running == 0)
             assert actor.statistics().blocks_reserved == 0
         assert actor.statistics().cache_usage_percent < 5
         with trio.fail_after(10):
@@ -210,7 +210,7 @@ async def test_eight_streams_survive_two_kills_as_errors_and_the_model_as_ready(
             async with trio.open_nursery() as clients:
                 for _ in range(3):
                     clients.start_soon(waits, results)
-                await until(actor, lambda: actor.statistics().waiting == 3)
+                await until(lambda: actor.statistics().waiting == 3)
                 assert actor.worker is not None
                 os.kill(actor.worker.pid, signal.SIGKILL)
                 for lease in running:
@@ -238,7 +238,7 @@ async def test_a_hundred_requests_for_an_on_demand_model_and_a_crash_in_its_load
         async with trio.open_nursery() as clients:
             for _ in range(100):
                 clients.start_soon(one)
-            await until(actor, lambda: actor.worker is not None)
+            await until(lambda: actor.worker is not None)
             assert actor.state is State.LOADING
             assert actor.worker is not None
             os.kill(actor.worker.pid, signal.SIGKILL)
@@ -261,7 +261,7 @@ async def test_an_idle_worker_uses_no_processor_time() -> None:
         cancelled = await actor.lease(request([1, 2], 1000))
         await first_token(cancelled)
         cancelled.close()
-        await until(actor, lambda: actor.statistics().running == 0)
+        await until(lambda: actor.statistics().running == 0)
         pid = actor.statistics().worker_pid
         assert pid is not None
         before = cpu_ticks(pid)

@@ -13,7 +13,7 @@ from rustedvino.config.types import ModelSettings, ServerSettings
 from rustedvino.hub.errors import UnknownModel
 from rustedvino.hub.hub import Hub
 from rustedvino.hub.states import State
-from tests.support.actors import EXACT, TEST_POOL_GB, generate, model_folder, server_settings
+from tests.support.actors import EXACT, TEST_POOL_GB, generate, model_folder, server_settings, until
 
 
 @asynccontextmanager
@@ -68,8 +68,7 @@ async def test_a_broken_model_says_why_and_the_others_are_served(tmp_path: Path)
                 made.get(wrong)
         assert [name for name, _ in made] == list(settings.models)
         with trio.fail_after(20):
-            while made.utility.pid is None:
-                await trio.sleep(0.01)
+            await until(lambda: made.utility.pid)
     assert children() <= before
 
 

@@ -2,7 +2,6 @@
 
 import errno
 import logging
-import os
 import signal
 import socket
 import subprocess
@@ -18,7 +17,7 @@ from rustedvino.hub import process as process_module
 from rustedvino.hub.process import Launcher, WorkerEnd, WorkerProcess, WorkerStartError, describe_end
 from rustedvino.worker.protocol import TO_WORKER, FrameDecoder, Message, ProtocolError, encode_frame
 from tests.support import fault_worker
-from tests.support.actors import faulty
+from tests.support.actors import faulty, still_there, until
 
 SPEC = {"block_size": 32, "num_kv_blocks": 64}
 
@@ -35,7 +34,7 @@ async def worker(fault: str, *, stall_secs: float = 30, hello: bool = True) -> A
             yield made
             nursery.cancel_scope.cancel()
     assert made.ended.is_set()
-    assert not os.path.exists(f"/proc/{made.pid}")
+    assert not still_there([made.pid])
 
 
 async def end_of(made: WorkerProcess) -> WorkerEnd:
@@ -192,8 +191,7 @@ async def test_an_idle_worker_lives_beyond_the_end_of_idle_threads() -> None:
             await trio.sleep(11)  # the subject of this test is time itself
             assert made.alive
             made.send("call", 1, "still", {})
-            while not pongs:
-                await trio.sleep(0.01)
+            await until(lambda: pongs)
             assert pongs == [["reply", 1, ["still", {}]]]
 
 

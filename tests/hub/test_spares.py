@@ -1,6 +1,7 @@
 """Warm workers: kept, handed out, replaced with patience."""
 
 import errno
+import itertools
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -13,7 +14,7 @@ import trio
 from rustedvino.hub import spares as spares_module
 from rustedvino.hub.process import Launcher, WorkerStartError
 from rustedvino.hub.spares import SparePool
-from tests.support.actors import faulty
+from tests.support.actors import faulty, until
 
 
 @asynccontextmanager
@@ -27,8 +28,7 @@ async def pool(launcher: Launcher, count: int = 1) -> AsyncIterator[SparePool]:
 
 
 async def filled(made: SparePool, count: int = 1) -> None:
-    while len(made.idle()) < count:
-        await trio.sleep(0.005)
+    await until(lambda: len(made.idle()) >= count)
 
 
 async def test_spares_are_filled_taken_and_replaced() -> None:
@@ -68,8 +68,7 @@ async def test_an_import_that_dies_is_told_and_tried_with_patience(monkeypatch: 
     async with pool(launcher) as made:
         with pytest.raises(WorkerStartError, match="SIGILL"):
             await made.take()
-        while not made._failures:
-            await trio.sleep(0.005)
+        await until(lambda: made._failures)
         assert "signal SIGILL; last output: importing the runtime" in str(made.problem)
         await filled(made)
         assert made.problem is None
@@ -90,7 +89,7 @@ async def test_the_wait_between_failed_starts_doubles_up_to_a_minute(
         nursery.start_soon(made.run)
         await trio.sleep(300)
         nursery.cancel_scope.cancel()
-    waits = [round(later - earlier) for earlier, later in zip(attempts, attempts[1:], strict=False)]
+    waits = [round(later - earlier) for earlier, later in itertools.pairwise(attempts)]
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
     assert "no more processes" in str(made.problem)
 
@@ -98,8 +97,7 @@ async def test_the_wait_between_failed_starts_doubles_up_to_a_minute(
 async def test_spares_that_die_one_after_the_other_burn_no_processor_time() -> None:
     launcher = faulty("dies-after-hello")
     async with pool(launcher) as made:
-        while made._failures < 2:
-            await trio.sleep(0.005)
+        await until(lambda: made._failures >= 2)
         assert "exit code 5" in str(made.problem)
         assert launcher.started == 2
 

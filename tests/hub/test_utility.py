@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from rustedvino.hub.errors import BadInput, EngineFailed, WorkerLost
+from rustedvino.hub.errors import BadInput, WorkerLost
 from rustedvino.hub.process import Launcher, WorkerStartError
 from rustedvino.hub.utility import UtilityTimeout, UtilityWorker
 from rustedvino.text.probes import ProbeResult
@@ -35,16 +35,13 @@ async def test_templates_are_probed_and_bombs_are_stopped() -> None:
         text = (model_folder("rv-demo") / "chat_template.jinja").read_text()
         found = ProbeResult(**await worker.call("probe_template", probe(text), bound_secs=20))
         assert found.ok
-        with pytest.raises(UtilityTimeout, match="longer than 0.5 s"):
-            endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+        endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+        with pytest.raises(UtilityTimeout, match=r"longer than 0\.5 s"):
             await worker.call("probe_template", probe(endless), bound_secs=0.5)
         assert worker.pid is None
         huge = "{{ 'x' * 3000000000 }}"
-        try:
-            bomb = ProbeResult(**await worker.call("probe_template", probe(huge), bound_secs=20))
-            assert not bomb.ok
-        except EngineFailed as error:
-            assert "memory" in error.message
+        bomb = ProbeResult(**await worker.call("probe_template", probe(huge), bound_secs=20))
+        assert not bomb.ok
         with pytest.raises(BadInput):
             await worker.call("make_coffee", {}, bound_secs=20)
         assert ProbeResult(**await worker.call("probe_template", probe(text), bound_secs=20)) == found

@@ -26,7 +26,9 @@ from rustedvino.observe.redact import Redactor
 log = logging.getLogger("rustedvino.test")
 
 Start = Callable[..., tuple[Logs, io.StringIO]]
-LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (INFO|WARNING|ERROR|DEBUG) +rustedvino\.test: (.*)", re.DOTALL)
+LINE = re.compile(
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (INFO|WARNING|ERROR|DEBUG) +rustedvino\.test: (.*)", re.DOTALL
+)
 
 
 @pytest.fixture
@@ -147,7 +149,10 @@ def test_secrets_are_masked_in_every_part(start: Start, log_format: str) -> None
     try:
         raise ValueError("Bearer key-in-an-exception and the-servers-own-key")
     except ValueError:
-        log.exception("api_key=key-in-a-message", extra={"model": "the-servers-own-key", "access": {"path": "/the-servers-own-key"}})
+        log.exception(
+            "api_key=key-in-a-message",
+            extra={"model": "the-servers-own-key", "access": {"path": "/the-servers-own-key"}},
+        )
     text = written(logs, stream)
     assert "ValueError" in text
     for secret in ("key-in-an-exception", "key-in-a-message", "the-servers-own-key"):

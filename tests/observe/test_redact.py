@@ -95,6 +95,8 @@ def test_hiding_replaces_what_was_hidden_before_and_prefers_the_longest() -> Non
     assert redact("zzzzzzzzzz") == "zzzzzzzzzz"
 
 
-@pytest.mark.parametrize("piece", ["a-", "api", "api_key=[", "://", "bearer ", "secret-", "authorization a-", "\\", "x@"])
+@pytest.mark.parametrize(
+    "piece", ["a-", "api", "api_key=[", "://", "bearer ", "secret-", "authorization a-", "\\", "x@"]
+)
 def test_no_text_takes_long(piece: str) -> None:
     Redactor()(piece * 50_000 + "api_key secret authorization bearer @ sk- hf_")  # minutes when it is quadratic

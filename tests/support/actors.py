@@ -28,6 +28,11 @@ QUICK = SupervisorSettings(backoff_base_secs=0.01, backoff_max_secs=0.05, max_re
 TEST_POOL_GB = 0.01
 
 
+def still_there(pids: Iterable[int]) -> list[int]:
+    """Those of the processes that exist, as zombies at least."""
+    return [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
+
+
 def model_folder(name: str) -> Path:
     """The folder of a model at hand."""
     return next(place / name for place in _MODELS_DIRS if (place / name).is_dir())
@@ -125,9 +130,9 @@ async def first_token(lease: Lease) -> None:
         await lease.wait()
 
 
-async def until(actor: ModelActor, reached: Callable[[], bool]) -> None:
+async def until(reached: Callable[[], object]) -> None:
     """Wait for something that no event tells; the test's own bound ends it."""
-    while not reached():
+    while not reached():  # noqa: ASYNC110
         await trio.sleep(0.002)
 
 
@@ -179,5 +184,4 @@ async def actors(
                 finally:
                     running.cancel_scope.cancel()
             processes.cancel_scope.cancel()
-    left = [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
-    assert not left, f"processes left: {left}"
+    assert not still_there(pids), "processes are left"

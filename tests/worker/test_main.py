@@ -4,11 +4,21 @@ import os
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import trio
 
 from rustedvino.hub.process import WorkerProcess
 from rustedvino.worker.protocol import PROTOCOL_VERSION
+
+
+def mapped_files(pid: int) -> str:
+    return Path(f"/proc/{pid}/maps").read_text()
+
+
+def test_a_worker_does_without_the_servers_event_loop() -> None:
+    text = "import sys, rustedvino.worker.__main__, rustedvino.engines.host; print('trio' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", text], timeout=60) == b"False\n"
 
 
 async def test_hello_of_a_model_worker_names_the_runtime() -> None:
@@ -34,8 +44,7 @@ async def test_a_utility_worker_does_not_import_the_runtime() -> None:
             worker = WorkerProcess(role="utility", stall_secs=60)
             await nursery.start(worker.run)
             await worker.hello()
-            with open(f"/proc/{worker.pid}/maps") as maps:
-                assert "openvino" not in maps.read()
+            assert "openvino" not in mapped_files(worker.pid)
             nursery.cancel_scope.cancel()
 
 

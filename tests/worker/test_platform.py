@@ -21,22 +21,30 @@ def test_describe_exit(code: int, text: str) -> None:
     assert platform.describe_exit(code) == text
 
 
+def start(text: str) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen([sys.executable, "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def wait_zombie(pid: int) -> None:
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
 async def test_wait_exit_reaps_and_reports() -> None:
-    with subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"]) as process, trio.fail_after(20):
+    with start("raise SystemExit(7)") as process, trio.fail_after(20):
         assert await platform.wait_exit(process) == 7
 
 
 async def test_wait_exit_of_a_process_that_kill_found_dead() -> None:
     """Popen.kill reaps a process that has ended by itself; its number may then be anybody's."""
-    with subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"]) as process:
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    with start("raise SystemExit(7)") as process:
+        wait_zombie(process.pid)
         process.kill()
         with trio.fail_after(20):
             assert await platform.wait_exit(process) == 7
 
 
 async def test_wait_exit_cancelled_leaves_the_process_and_no_descriptor() -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+    with start("input()") as process:
         before = set(os.listdir("/proc/self/fd"))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(platform.wait_exit, process)
@@ -49,7 +57,7 @@ async def test_wait_exit_cancelled_leaves_the_process_and_no_descriptor() -> Non
 
 
 def test_is_stopped() -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+    with start("input()") as process:
         assert not platform.is_stopped(process.pid)
         process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
@@ -146,7 +154,7 @@ async def test_a_killed_server_leaves_no_worker(fault: str) -> None:
         spec={"block_size": 32, "num_kv_blocks": 64},
         options={"max_new_tokens": 10**9},
     )
-    with subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE) as parent:
+    with start(text) as parent:
         assert parent.stdout is not None
         with trio.fail_after(60):
             line = await trio.to_thread.run_sync(parent.stdout.readline, abandon_on_cancel=True)

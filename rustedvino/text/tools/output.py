@@ -94,6 +94,13 @@ class OutputParser:
         writer = self._writer()
         return writer is not None and writer.satisfied
 
+    @property
+    def transparent(self) -> bool:
+        """Whether plain text is content as it is from here on, so that a caller need not push it."""
+        if self._harmony is not None or self._tools is not None:
+            return False
+        return self._reasoning is None or self._reasoning.answering
+
     def push(self, piece: Piece) -> list[Event]:
         """Take the next piece; an empty list means that all of it is held back or means nothing."""
         if self._harmony is not None:
