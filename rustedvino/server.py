@@ -21,7 +21,8 @@ from rustedvino.http.context import ServerContext, git_hash
 from rustedvino.http.listener import open_listener
 from rustedvino.http.options import ServeOptions
 from rustedvino.http.serve import HttpServer, serve
-from rustedvino.hub.hub import Hub
+from rustedvino.hub.hub import Hub, read_inventory
+from rustedvino.hub.inventory import Inventory, InventoryProblem, load_inventory, render_details, render_table
 
 log = logging.getLogger("rustedvino")
 
@@ -34,14 +35,17 @@ EXIT_USAGE: Final = 2
 
 
 async def run_server(
-    config: LoadedConfig, *, task_status: trio.TaskStatus[tuple[HttpServer, Hub]] = trio.TASK_STATUS_IGNORED
+    config: LoadedConfig,
+    inventory: Inventory | None = None,
+    *,
+    task_status: trio.TaskStatus[tuple[HttpServer, Hub]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until SIGINT or SIGTERM: stop accepting, drain, abort the rest, end the workers. A second signal ends at
     once. Raises OSError when the address cannot be listened on."""
     settings = config.settings
     listener = open_listener(settings.bind_addr, settings.port, client_stall_secs=settings.client_stall_secs)
     options = ServeOptions(client_stall_secs=settings.client_stall_secs, answer_headers=lambda: list(plain_headers()))
-    hub = Hub(settings)
+    hub = Hub(settings, inventory)
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as outer:
             await outer.start(hub.run)
@@ -78,13 +82,13 @@ async def _end_at_second_signal(signals: AsyncIterator[int], everything: trio.Ca
     everything.cancel()
 
 
-async def _serve(config: LoadedConfig) -> None:
+async def _serve(config: LoadedConfig, inventory: Inventory | None) -> None:
     """Serve as this process's only work."""
     # What holds again when the server has ended: one more signal, also one that nobody has taken yet, must not turn
     # a clean end into a death by it.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    await run_server(config)
+    await run_server(config, inventory)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -96,9 +100,12 @@ def main(arguments: list[str] | None = None) -> int:
     if options.print_default_model:
         print(default_model_json())
         return EXIT_OK
+    if options.list_devices or options.device_info:
+        return _print_devices(options)
     try:
         config = _config(options)
-    except ConfigError as error:
+        inventory = load_inventory(options.inventory) if options.inventory else None
+    except (ConfigError, InventoryProblem) as error:
         print(error, file=sys.stderr)
         return EXIT_FAILED
     if options.check_config:
@@ -110,7 +117,7 @@ def main(arguments: list[str] | None = None) -> int:
         stream=sys.stderr,
     )
     try:
-        trio.run(_serve, config)
+        trio.run(_serve, config, inventory)
     except OSError as error:
         print(error.strerror or error, file=sys.stderr)
         return EXIT_FAILED
@@ -125,7 +132,17 @@ def _parser() -> argparse.ArgumentParser:
     source.add_argument("--config", type=Path, metavar="FILE", help="settings to serve by")
     source.add_argument("--demo", action="store_true", help="serve the embedded demo model without a config")
     parser.add_argument("--bind-addr", metavar="ADDR", help="listen on this address instead of the configured one")
-    parser.add_argument("--port", type=_port, help="listen on this port instead of the configured one; 0 = any free one")
+    parser.add_argument(
+        "--port", type=_port, help="listen on this port instead of the configured one; 0 = any free one"
+    )
+    parser.add_argument(
+        "--inventory",
+        type=Path,
+        metavar="FILE",
+        help="take the devices from this file (tests and dry runs of placement)",
+    )
+    parser.add_argument("--list-devices", action="store_true", help="print a line for each device and exit")
+    parser.add_argument("--device-info", action="store_true", help="print all that is known of each device and exit")
     parser.add_argument("--check-config", action="store_true", help="report every problem of the config and exit")
     parser.add_argument("--print-default-config", action="store_true", help="print all global settings and exit")
     parser.add_argument("--print-default-model", action="store_true", help="print all per-model settings and exit")
@@ -138,6 +155,21 @@ def _port(text: str) -> int:
     if not 0 <= port <= 65535:  # the system would take the lowest 16 bits of it
         raise argparse.ArgumentTypeError(f"{port} is not between 0 and 65535")
     return port
+
+
+def _print_devices(options: argparse.Namespace) -> int:
+    try:
+        inventory = load_inventory(options.inventory) if options.inventory else trio.run(_ask_inventory)
+    except InventoryProblem as error:
+        print(error, file=sys.stderr)
+        return EXIT_FAILED
+    print(render_details(inventory) if options.device_info else render_table(inventory))
+    return EXIT_OK
+
+
+async def _ask_inventory() -> Inventory:
+    async with trio.open_nursery() as processes:
+        return await read_inventory(processes)
 
 
 def _config(options: argparse.Namespace) -> LoadedConfig:

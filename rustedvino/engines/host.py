@@ -6,6 +6,7 @@ import openvino
 import openvino_genai
 
 from rustedvino.engines.faults import EngineFault
+from rustedvino.engines.inventory import read_inventory
 from rustedvino.engines.text import TextEngine
 from rustedvino.engines.vision import VisionEngine
 from rustedvino.worker.loop import Delta, Engine, unknown_method
@@ -60,5 +61,7 @@ class ModelEngine:
     def call(self, method: str, arguments: dict[str, Any]) -> Any:
         """See Engine."""
         if self._engine is None:
+            if method == "read_inventory":
+                return read_inventory()
             raise unknown_method(method)
         return self._engine.call(method, arguments)

@@ -89,7 +89,7 @@ async def prepare(wanted: CompletionRequest, index: int, assets: TextAssets, ser
         ids = await encode_raw(tokenizer, prompt, parse_special=wanted.parse_special)
     else:
         ids = list(prompt)
-    sampling = effective_sampling(wanted, assets.files.generation, server.settings.models[wanted.model])
+    sampling = effective_sampling(wanted, assets.files.generation, server.hub.get(wanted.model).actor.settings)
     plan = generation.plan(
         ids, wanted, sampling, assets, server.settings, param=param, logprobs=wanted.logprobs is not None
     )

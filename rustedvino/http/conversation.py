@@ -86,7 +86,7 @@ async def prepare(chat: ChatRequest, model: Model, assets: TextAssets, server: S
     generation.refuse_surely_too_long(assets, texts, "messages")
     work = partial(render, chat.to_template_messages(), chat.template_tools(), _variables(chat), assets)
     plain = not chat.tools and chat.response_format is None
-    settings = server.settings.models[chat.model]
+    settings = model.actor.settings
     sampling = effective_sampling(chat, assets.files.generation, settings, plain=plain)
 
     def plan(ids: list[int]) -> GenerationRequest:

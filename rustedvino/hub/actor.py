@@ -2,9 +2,10 @@
 
 import itertools
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import trio
 from attrs import define, field, frozen
@@ -23,10 +24,13 @@ from rustedvino.hub.errors import (
     Unloading,
     WorkerLost,
 )
+from rustedvino.hub.eviction import Refusal, Trigger
 from rustedvino.hub.lease import FINISHES, GenerationRequest, Lease, Sequence
+from rustedvino.hub.memory import ProcessMemory
 from rustedvino.hub.model_files import ModelFiles, ModelProblem
-from rustedvino.hub.pool import block_size, pool_blocks
+from rustedvino.hub.pool import block_size, pool_blocks, whole_blocks
 from rustedvino.hub.process import WorkerProcess, WorkerStartError, describe_end, ignore_message
+from rustedvino.hub.residency import NoRoom
 from rustedvino.hub.restarts import DeathRecord, RestartPolicy
 from rustedvino.hub.spares import SparePool
 from rustedvino.hub.states import WITH_WORKER, Event, State, next_state
@@ -72,6 +76,24 @@ class Prepared:
     probe_strings: list[str]
 
 
+@frozen
+class Grant:
+    """Where a load goes, its memory reserved. ``kv_pool_bytes`` None: sized by the settings alone."""
+
+    device: str
+    kv_pool_bytes: int | None
+
+
+class Gate(Protocol):
+    """Who decides about memory. An actor without one loads on its configured device, unasked."""
+
+    async def acquire(self, actor: "ModelActor", files: ModelFiles) -> Grant:
+        """Make room and reserve it. Raises NoRoom."""
+
+    def release(self, actor: "ModelActor") -> None:
+        """The actor's process has been reaped, or never was started."""
+
+
 async def _accept_as_it_is(facts: dict[str, Any], call: Call) -> None:
     """Nothing of the text side is attached."""
 
@@ -92,11 +114,27 @@ class ModelActor:
     spares: SparePool
     prepare: Callable[[], Awaitable["Prepared"]]
     accept: Callable[[dict[str, Any], Call], Awaitable[None]] = _accept_as_it_is
+    gate: Gate | None = None
+    queue_of: Callable[[str], DeviceQueue] | None = None
+    """The line of a device, for a model that its gate puts on another one."""
     state: State = State.NOT_LOADED
     files: ModelFiles | None = None
     facts: dict[str, Any] = field(factory=dict)
     last_error: str | None = None
     load_secs: float | None = None
+    trigger: Trigger = "admin"
+    """What the load under way, or the last one, was asked by."""
+    force: bool = False
+    """Whether that load may evict what is busy or was used just now."""
+    kv_cache_gb: float | None = None
+    """Size of the pool that replaces the configured one until the model is unloaded."""
+    refusal: Refusal | None = None
+    """Why the last load was refused, if it was."""
+    last_used: float = -math.inf
+    loaded_at: float = -math.inf
+    """Times of trio's clock."""
+    memory: ProcessMemory | None = None
+    """What the worker used when last measured."""
     restarts: int = 0
     tokens_generated: int = 0
     calls: Calls = field(factory=Calls)
@@ -110,6 +148,7 @@ class ModelActor:
     _retry_at: float = 0.0
     _drain_deadline: float = 0.0
     _on_trial: bool = False
+    _holds_memory: bool = False
     _loads: int = 0
     _cache_usage: float = 0.0
     _step_us: int = 0
@@ -173,8 +212,15 @@ class ModelActor:
             overhead_us=self._overhead_us,
         )
 
-    def load(self) -> None:
+    @property
+    def busy(self) -> bool:
+        """Whether requests run or wait."""
+        return bool(self._sequences or self._waiters)
+
+    def load(self, trigger: Trigger = "admin", *, force: bool = False) -> None:
         """Ask for the model to be resident. One load serves every asker."""
+        if self.state not in WITH_WORKER:
+            self.trigger, self.force = trigger, force
         if self.state in (State.FAILED, State.RESTARTING):
             self.deaths.forgive()
             self._on_trial = False
@@ -203,6 +249,20 @@ class ModelActor:
                 self._give_up(lease, sequence)
             lease.notify()
 
+    async def wait_placed(self) -> None:
+        """Wait until the load under way has its memory, or is none any more."""
+        while self.state is State.LOADING and not self._holds_memory:
+            await self._state_changed.wait()
+
+    def not_ready_error(self) -> NotReady:
+        """Why the model is not ready now."""
+        return self._not_ready()
+
+    async def wait_unloaded(self) -> None:
+        """Wait until the model has no process and no memory is charged to it."""
+        while self.state in WITH_WORKER or self._worker is not None or self._holds_memory:
+            await self._state_changed.wait()
+
     async def wait_state(self, *wanted: State) -> State:
         """Wait until the model is in one of ``wanted``."""
         while self.state not in wanted:
@@ -219,8 +279,7 @@ class ModelActor:
         if self.deaths.is_culprit(request.fingerprint):
             raise _suspect()
         _check_sendable(request)
-        if self.settings.load == "on_demand":
-            self._fire(Event.REQUEST)
+        self._load_on_demand()
         self._refuse_if_closed()
         if len(self._waiters) >= self.server.max_queue_depth:
             raise Busy(
@@ -257,10 +316,14 @@ class ModelActor:
             )
         return wait.lease
 
+    def _load_on_demand(self) -> None:
+        if self.settings.load == "on_demand" and self.state is State.NOT_LOADED:
+            self.trigger, self.force = "on_demand", False
+            self._fire(Event.REQUEST)
+
     async def ready(self) -> None:
         """Wait until the model is ready, starting an on-demand load. Raises NotReady as ``lease`` does."""
-        if self.settings.load == "on_demand":
-            self._fire(Event.REQUEST)
+        self._load_on_demand()
         self._refuse_if_closed()
         patience = self.server.load_wait_secs if self.waits_for_load else self._queue_patience_secs
         with trio.move_on_after(patience):
@@ -317,7 +380,8 @@ class ModelActor:
         assert self._worker is not None
         new_tokens = self._new_tokens(request)
         blocks = self._blocks(request)
-        lease = Lease(request, [], self._give_up, admitted_at=trio.current_time())
+        self.last_used = trio.current_time()
+        lease = Lease(request, [], self._give_up, admitted_at=self.last_used)
         for options in request.options:
             sequence = Sequence(
                 next(_sequence_numbers), new_tokens, blocks, with_logprobs=bool(options.get("logprobs"))
@@ -349,6 +413,7 @@ class ModelActor:
         del self._sequences[sequence.number]
         self._blocks_reserved -= sequence.blocks
         if not self._sequences:
+            self.last_used = trio.current_time()
             if self._worker is not None:
                 self._worker.end_work()
             self._tell()
@@ -429,6 +494,8 @@ class ModelActor:
     async def run(self) -> None:
         """Live until deregistered. Cancellation ends the worker with the server; its process is reaped elsewhere."""
         while self.state is not State.GONE:
+            if self.state not in WITH_WORKER and self.state is not State.RESTARTING:
+                self._give_memory_back()
             match self.state:
                 case State.LOADING:
                     await self._load()
@@ -440,6 +507,19 @@ class ModelActor:
                     await self._rest()
                 case State.NOT_LOADED:
                     await self._news_or(None)
+        self._give_memory_back()
+
+    def _give_memory_back(self) -> None:
+        """The process has been reaped: its whole charge goes. A model that restarts keeps its place."""
+        assert self._worker is None
+        self.memory = None
+        if self.state is not State.FAILED:
+            self.kv_cache_gb = None
+        if self._holds_memory:
+            self._holds_memory = False
+            assert self.gate is not None
+            self.gate.release(self)
+            self._announce()
 
     async def _load(self) -> None:
         started = trio.current_time()
@@ -451,6 +531,9 @@ class ModelActor:
                 await self._take_worker()
             except ModelProblem as error:
                 self._fail_load(Event.LOAD_ERROR, str(error))
+                return
+            except NoRoom as error:
+                self._refuse_load(error)
                 return
             except WorkerStartError as error:
                 if not self._given_up(number):
@@ -487,6 +570,7 @@ class ModelActor:
             self.load_secs = trio.current_time() - started
             self.last_error = None
             self._on_trial = False
+            self.loaded_at = trio.current_time()
             log.info("model %s is ready on %s after %.1f s", self.model_id, self.device, self.load_secs)
             self._fire(Event.READY)
             self._welcome_waiting()
@@ -523,6 +607,7 @@ class ModelActor:
             log.exception("model %s: its files could not be read", self.model_id)
             raise ModelProblem(f"its files could not be read: {type(error).__name__}: {error}") from error
         self.files = files = prepared.files
+        blocks = await self._reserve(files)
         threads = self.settings.num_threads or self.server.num_threads
         properties: dict[str, Any] = {}
         if self.server.kv_cache_precision:
@@ -537,7 +622,7 @@ class ModelActor:
             "path": str(files.folder),
             "device": self.device,
             "properties": properties,
-            "num_kv_blocks": pool_blocks(files, self.server, self.settings, self.device),
+            "num_kv_blocks": blocks,
             "block_size": block_size(self.device),
             "max_num_batched_tokens": self.server.max_num_batched_tokens,
             "max_num_seqs": self.slots,
@@ -545,6 +630,36 @@ class ModelActor:
             "warmup_prompt": prepared.warmup_prompt,
             "probe_strings": prepared.probe_strings,
         }
+
+    async def _reserve(self, files: ModelFiles) -> int:
+        """Reserve the memory of a load and go to its device. Returns the blocks of the KV pool."""
+        if self.gate is None:
+            return pool_blocks(files, self.server, self.settings, self.device)
+        grant = await self.gate.acquire(self, files)
+        self._holds_memory = True
+        self._announce()
+        self._move(grant.device)
+        if grant.kv_pool_bytes is None:
+            return pool_blocks(files, self.server, self.settings, self.device)
+        return whole_blocks(files, self.server, self.device, grant.kv_pool_bytes)
+
+    def _move(self, device: str) -> None:
+        """Stand in the line of another device, with all who wait."""
+        if device == self.device:
+            return
+        assert self.queue_of is not None
+        self.device = device
+        before, self.queue = self.queue, self.queue_of(device)
+        for waiter, _ in list(self._waiters.values()):
+            before.discard(waiter)
+            self.queue.enter(waiter)
+
+    def _refuse_load(self, error: NoRoom) -> None:
+        """There is no memory for the model: it stays out, and those who wait for it are told."""
+        self.refusal = error.refusal
+        self.last_error = str(error)
+        log.warning("model %s is not loaded: %s", self.model_id, error)
+        self._fire(Event.CANCEL_LOAD)
 
     async def _take_worker(self) -> None:
         worker = await self.spares.take()
@@ -590,6 +705,7 @@ class ModelActor:
         while self.state is state:
             if not await self._news_or(self._retry_at):
                 self._on_trial = state is State.FAILED
+                self.trigger, self.force = "startup", False  # nobody is evicted for it
                 self._fire(Event.RETRY_TIME)
 
     def _worker_died(self) -> None:
@@ -725,6 +841,12 @@ class ModelActor:
                 )
             case State.GONE:
                 return NotReady("model_not_found", f"{self.model_id!r} was removed", retry_after_secs=None)
+            case _ if self.refusal is not None:
+                return NotReady(
+                    "insufficient_memory",
+                    self.refusal.message,
+                    retry_after_secs=self.refusal.retry_after_secs,
+                )
             case _:
                 return NotReady("model_not_loaded", f"{self.model_id!r} is not loaded", retry_after_secs=None)
 
@@ -743,14 +865,18 @@ class ModelActor:
         self.state = after
         if after is State.LOADING:
             self._loads += 1
+            self.refusal = None
         log.info("model %s: %s → %s (%s)", self.model_id, before, after, event)
         if before in WITH_WORKER and after not in WITH_WORKER:
             self._cache_usage = 0.0
         if after in (State.NOT_LOADED, State.DRAINING, State.FAILED, State.GONE):
             self._refuse_waiting(self._not_ready)
+        self._announce()
+        self._tell()
+
+    def _announce(self) -> None:
         changed, self._state_changed = self._state_changed, trio.Event()
         changed.set()
-        self._tell()
 
     def _tell(self) -> None:
         self._news.set()

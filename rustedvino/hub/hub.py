@@ -1,23 +1,43 @@
-"""All models of one server: their actors, the workers, the utility worker, and the order in which they end."""
+"""All models of one server: their actors, the workers, memory, and the order in which they end."""
 
 import logging
 from collections.abc import Iterator
+from typing import Final, Literal
 
+import attrs
 import trio
 from attrs import define, field
 
-from rustedvino.config.types import ServerSettings
-from rustedvino.hub.actor import ModelActor
+from rustedvino.config.types import ModelSettings, ServerSettings
+from rustedvino.hub import memory
+from rustedvino.hub.actor import Grant, ModelActor
 from rustedvino.hub.admission import DeviceQueue
-from rustedvino.hub.errors import UnknownModel
-from rustedvino.hub.process import WorkerStartError
+from rustedvino.hub.calls import Calls
+from rustedvino.hub.errors import HubError, NotReady, UnknownModel
+from rustedvino.hub.eviction import LoadPlan, LoadRequest, Refusal, Resident
+from rustedvino.hub.footprint import KV_POOL_KINDS, SPARE_WORKER_BYTES, UTILITY_WORKER_BYTES
+from rustedvino.hub.inventory import Inventory, UnknownDevice, from_facts, missing_devices
+from rustedvino.hub.ledger import open_ledger
+from rustedvino.hub.model_files import ModelFiles, ModelProblem, inspect_folder
+from rustedvino.hub.process import WorkerProcess, WorkerStartError
+from rustedvino.hub.residency import NoRoom, Residency, Wish
 from rustedvino.hub.runtime_tokenizer import RuntimeTokenizer
 from rustedvino.hub.spares import SparePool
-from rustedvino.hub.states import State
+from rustedvino.hub.states import WITH_WORKER, State
 from rustedvino.hub.text_assets import TextAssets, TextModel
 from rustedvino.hub.utility import UtilityWorker
 
 log = logging.getLogger(__name__)
+
+HOUSEKEEPING_SECS: Final = 5.0
+"""How often memory is measured and idle models are looked for."""
+INVENTORY_SECS: Final = 60.0
+_RESIDENT_STATES: Final[dict[State, Literal["loading", "ready", "draining", "restarting"]]] = {
+    State.LOADING: "loading",
+    State.READY: "ready",
+    State.DRAINING: "draining",
+    State.RESTARTING: "restarting",
+}
 
 
 @define(eq=False)
@@ -26,6 +46,7 @@ class Model:
 
     actor: ModelActor
     text: TextModel
+    scope: trio.CancelScope = field(factory=trio.CancelScope)
 
     async def assets(self) -> TextAssets:
         """The text side, ready for use: a model that its worker must tokenize for is loaded first.
@@ -41,42 +62,43 @@ class Model:
 
 @define(eq=False)
 class Hub:
-    """Start with ``await nursery.start(hub.run)``. Worker processes outlive the actors, and end with the hub."""
+    """Start with ``await nursery.start(hub.run)``. Worker processes outlive the actors, and end with the hub.
+
+    ``given_inventory`` stands for this machine's devices, for tests and dry runs; else a worker is asked for them.
+    """
 
     settings: ServerSettings
+    given_inventory: Inventory | None = None
     spares: SparePool = field(init=False)
     utility: UtilityWorker = field(init=False)
+    inventory: Inventory = field(init=False)
+    residency: Residency = field(init=False)
     _models: dict[str, Model] = field(factory=dict)
     _queues: dict[str, DeviceQueue] = field(factory=dict)
+    _actors: trio.Nursery = field(init=False)
+    _inventoried: trio.Event = field(factory=trio.Event)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run everything until cancelled."""
+        if self.given_inventory is not None:
+            self._open(self.given_inventory)
         async with trio.open_nursery() as processes:
             stall_secs = self.settings.worker_stall_secs
             self.spares = SparePool(processes, self.settings.spare_workers, stall_secs)
             self.utility = UtilityWorker(processes, stall_secs)
             async with trio.open_nursery() as actors:
+                self._actors = actors
                 for model_id, entry in self.settings.models.items():
-                    text = TextModel(model_id, entry, self.settings, self.utility)
-                    device = entry.device or self.settings.device
-                    actor = ModelActor(
-                        model_id,
-                        entry,
-                        self.settings,
-                        device,
-                        self._queue(device),
-                        self.spares,
-                        text.prepare,
-                        text.accept,
-                    )
-                    self._models[model_id] = Model(actor, text)
-                    actors.start_soon(actor.run)
+                    self._add(model_id, entry)
                 actors.start_soon(self.spares.run)
                 actors.start_soon(self._start_utility)
+                actors.start_soon(self._take_inventory)
+                actors.start_soon(self._start_models)
+                actors.start_soon(self._keep_house)
                 task_status.started()
-                for model in self.eager():
-                    model.actor.load()
                 await trio.sleep_forever()
+
+    # The registry.
 
     def get(self, model_id: str) -> Model:
         """The model of that id, never another. Raises UnknownModel."""
@@ -87,6 +109,27 @@ class Hub:
 
     def __iter__(self) -> Iterator[tuple[str, Model]]:
         return iter(self._models.items())
+
+    async def register(self, model_id: str, settings: ModelSettings) -> Model:
+        """Add a model; it is not loaded. Raises ValueError when the id is taken."""
+        if model_id in self._models:
+            raise ValueError(f"the model {model_id!r} exists already")
+        await trio.lowlevel.checkpoint()
+        return self._add(model_id, settings)
+
+    async def deregister(self, model_id: str) -> None:
+        """Take a model out: what runs on it ends, its memory is freed. Raises UnknownModel."""
+        actor = self.get(model_id).actor
+        actor.deregister()
+        await actor.wait_unloaded()
+        self._models.pop(model_id, None)
+
+    def update(self, model_id: str, settings: ModelSettings) -> None:
+        """Replace a model's settings. What is asked for per request or per eviction acts at once, the rest at the
+        next load. Raises UnknownModel."""
+        model = self.get(model_id)
+        model.actor.settings = model.text.settings = settings
+        model.actor.queue.pump()
 
     def eager(self) -> list[Model]:
         """The models that are loaded at start: the eager ones and those of ``preload``."""
@@ -100,15 +143,155 @@ class Hub:
         """The models that should be ready by themselves and are not."""
         return [model.actor for model in self.eager() if model.actor.state is not State.READY]
 
+    # Loading and unloading.
+
+    async def load(self, model_id: str, *, force: bool = False, kv_cache_gb: float | None = None) -> None:
+        """Load a model and wait until it is ready; one that is ready already is left as it is.
+
+        ``kv_cache_gb`` is the size of the pool for this residence. Raises UnknownModel, NoRoom, NotReady.
+        """
+        actor = self.get(model_id).actor
+        if actor.state in (State.NOT_LOADED, State.FAILED, State.RESTARTING):
+            actor.kv_cache_gb = kv_cache_gb
+        actor.load("admin", force=force)
+        state = await actor.wait_state(State.READY, State.FAILED, State.NOT_LOADED, State.RESTARTING, State.GONE)
+        if state is not State.READY:
+            raise NoRoom(actor.refusal) if actor.refusal is not None else actor.not_ready_error()
+
+    async def check(
+        self, model_id: str, *, force: bool = False, kv_cache_gb: float | None = None
+    ) -> LoadPlan | Refusal:
+        """What ``load`` would do now. Raises UnknownModel and ModelProblem."""
+        actor = self.get(model_id).actor
+        folder = self.settings.models_dir / model_id
+        files = await trio.to_thread.run_sync(inspect_folder, folder, actor.settings.kind)
+        await self._inventoried.wait()
+        request = LoadRequest(model_id=model_id, trigger="admin", force=force)
+        return self._planned(self._wish(actor, files, request, kv_cache_gb))
+
+    async def evict(self, model_id: str) -> bool:
+        """Drain a model, end its worker and wait until both are gone. False when it was not loaded.
+
+        Raises UnknownModel.
+        """
+        actor = self.get(model_id).actor
+        resident = actor.state in WITH_WORKER or actor.state is State.RESTARTING
+        actor.unload(self.settings.drain_timeout_secs)
+        await actor.wait_unloaded()
+        return resident
+
+    async def resize(self, model_id: str, kv_cache_gb: float) -> None:
+        """Evict a model and load it with another pool; when that fails it stays unloaded. Raises as ``load`` does."""
+        await self.evict(model_id)
+        await self.load(model_id, kv_cache_gb=kv_cache_gb)
+
     def abort(self, reason: str) -> None:
         """End every request on every model now."""
         for model in self._models.values():
             model.actor.abort(reason)
 
+    # What actors ask (see actor.Gate).
+
+    async def acquire(self, actor: ModelActor, files: ModelFiles) -> Grant:
+        """Reserve the memory of a load. Raises NoRoom and ModelProblem."""
+        await self._inventoried.wait()
+        request = LoadRequest(model_id=actor.model_id, trigger=actor.trigger, force=actor.force)
+        try:
+            plan = await self.residency.acquire(self._wish(actor, files, request, actor.kv_cache_gb))
+        except UnknownDevice as error:
+            raise ModelProblem(str(error)) from error
+        for reason in plan.reasons:
+            log.debug("model %s: %s", actor.model_id, reason)
+        return Grant(plan.device, plan.kv_pool_bytes if files.kind in KV_POOL_KINDS else None)
+
+    def release(self, actor: ModelActor) -> None:
+        """An actor's process has been reaped."""
+        self.residency.release(actor.model_id)
+
+    # Inside.
+
+    def _add(self, model_id: str, entry: ModelSettings) -> Model:
+        text = TextModel(model_id, entry, self.settings, self.utility)
+        device = entry.device or self.settings.device
+        actor = ModelActor(
+            model_id,
+            entry,
+            self.settings,
+            device,
+            self._queue(device),
+            self.spares,
+            text.prepare,
+            text.accept,
+            gate=self,
+            queue_of=self._queue,
+        )
+        model = self._models[model_id] = Model(actor, text)
+        self._actors.start_soon(actor.run)
+        return model
+
     def _queue(self, device: str) -> DeviceQueue:
         if device not in self._queues:
             self._queues[device] = DeviceQueue(self.settings.device_budgets.get(device))
         return self._queues[device]
+
+    def _wish(self, actor: ModelActor, files: ModelFiles, request: LoadRequest, kv_cache_gb: float | None) -> Wish:
+        settings = actor.settings
+        if kv_cache_gb is not None:
+            settings = attrs.evolve(settings, kv_cache_gb=kv_cache_gb)
+        draft_bytes = 0
+        if settings.speculative is not None:
+            draft = self.settings.models_dir / settings.speculative.draft_model
+            draft_bytes = sum(path.stat().st_size for path in draft.glob("*.bin"))
+        return Wish(request=request, files=files, settings=settings, draft_disk_bytes=draft_bytes)
+
+    def _planned(self, wish: Wish) -> LoadPlan | Refusal:
+        try:
+            return self.residency.plan(wish)
+        except UnknownDevice as error:
+            raise ModelProblem(str(error)) from error
+
+    def _residents(self) -> list[Resident]:
+        return [
+            Resident(
+                model_id=model_id,
+                charges=reservation.charges,
+                last_used=actor.last_used,
+                loaded_at=actor.loaded_at,
+                pinned=actor.settings.pinned,
+                evictable=actor.settings.evictable,
+                priority=actor.settings.priority,
+                busy=actor.busy,
+                state=_RESIDENT_STATES[actor.state],
+                loaded_on_demand=actor.trigger == "on_demand",
+                eviction_grace_secs=actor.settings.eviction_grace_secs,
+            )
+            for model_id, model in self._models.items()
+            if (actor := model.actor).state in _RESIDENT_STATES
+            and (reservation := self.residency.ledger.get(model_id)) is not None
+        ]
+
+    def _open(self, inventory: Inventory) -> None:
+        """Open the ledger for a machine of these devices."""
+        self.inventory = inventory
+        ledger, warnings = open_ledger(self.settings, inventory)
+        for warning in warnings:
+            log.warning("%s", warning)
+        for message in missing_devices(self.settings, inventory):
+            log.error("%s", message)
+        ledger.set_overhead("spare workers", self.settings.spare_workers * SPARE_WORKER_BYTES)
+        ledger.set_overhead("utility worker", UTILITY_WORKER_BYTES)
+        self.residency = Residency(self.settings, inventory, ledger, self._residents, self.evict)
+        self._inventoried.set()
+
+    async def _take_inventory(self) -> None:
+        if not self._inventoried.is_set():
+            self._open(await read_inventory(self.spares.nursery))
+
+    async def _start_models(self) -> None:
+        """Load the models of the start: in their order as to memory, side by side as to time."""
+        for model in self.eager():
+            model.actor.load("startup")
+            await model.actor.wait_placed()
 
     async def _start_utility(self) -> None:
         """Have the utility worker ready before the first request needs it."""
@@ -116,3 +299,44 @@ class Hub:
             await self.utility.start()
         except WorkerStartError as error:
             log.error("the utility worker does not start: %s", error)
+
+    async def _keep_house(self) -> None:
+        """Measure memory and unload idle models, now and then."""
+        await self._inventoried.wait()
+        while True:
+            await trio.sleep(HOUSEKEEPING_SECS)
+            for model_id, model in list(self._models.items()):
+                actor = model.actor
+                worker = actor.worker
+                if actor.state is not State.READY or worker is None:
+                    continue
+                process = await trio.to_thread.run_sync(memory.process_memory, worker.pid)
+                gpu = await trio.to_thread.run_sync(memory.gpu_memory, worker.pid)
+                if process is not None and worker is actor.worker:
+                    actor.memory = process
+                    self.residency.note(model_id, process, gpu)
+                own = actor.settings.idle_unload_secs
+                limit = self.settings.idle_unload_secs if own is None else own
+                idle_secs = trio.current_time() - max(actor.last_used, actor.loaded_at)
+                if limit and not actor.busy and not actor.settings.pinned and idle_secs >= limit:
+                    log.info("model %s was idle for %g s", model_id, idle_secs)
+                    actor.unload(self.settings.drain_timeout_secs)
+
+
+async def read_inventory(processes: trio.Nursery) -> Inventory:
+    """Ask a short-lived worker for this machine's devices; the CPU alone when none can be started."""
+    calls = Calls()
+    worker = WorkerProcess(role="model", stall_secs=INVENTORY_SECS, label="inventory", handler=calls.handle)
+    try:
+        await processes.start(worker.run)
+        await worker.hello()
+        with trio.fail_after(INVENTORY_SECS):
+            return from_facts(await calls.make(worker, "read_inventory", {}))
+    except (WorkerStartError, HubError, trio.TooSlowError, ValueError) as error:
+        log.error("the devices of this machine could not be read: %s", error)
+        return from_facts([{"name": "CPU", "full_name": "CPU", "type": "cpu"}])
+    finally:
+        worker.kill("killed", "its one question was answered")
+
+
+__all__ = ["Hub", "Model", "NotReady", "read_inventory"]

@@ -22,25 +22,32 @@ def block_size(device: str) -> int:
 def pool_blocks(files: ModelFiles, server: ServerSettings, model: ModelSettings, device: str) -> int:
     """Blocks of the pool: the configured size, else what ``max_num_seqs`` full contexts need, within a share of
     the budget and below ``cache_size_gb``. Raises ModelProblem for a pool too small to work with."""
-    shape = files.kv_shape
-    if shape is None:
-        raise ModelProblem("config.json does not say layers and heads, so no KV pool can be sized")
-    size = block_size(device)
-    per_block = shape.block_bytes(size, server.kv_cache_precision)
     configured_gb = model.kv_cache_gb or server.default_kv_cache_gb
     if configured_gb:
         pool_bytes = gb_to_bytes(configured_gb)
     else:
+        size = block_size(device)
         context = files.context_tokens or DEFAULT_CONTEXT_TOKENS
         budget = gb_to_bytes(server.total_vram_gb) if server.total_vram_gb else system_ram_bytes()
-        wanted = server.max_running_seqs * -(-context // size) * per_block
+        wanted = server.max_running_seqs * -(-context // size) * _block_bytes(files, server, device)
         pool_bytes = min(wanted, int(budget * CPU_SHARE_OF_BUDGET))
     if server.cache_size_gb:
         pool_bytes = min(pool_bytes, gb_to_bytes(server.cache_size_gb))
-    blocks = pool_bytes // per_block
+    return whole_blocks(files, server, device, pool_bytes)
+
+
+def whole_blocks(files: ModelFiles, server: ServerSettings, device: str, pool_bytes: int) -> int:
+    """Blocks in a pool of so many bytes. Raises ModelProblem for a pool too small to work with."""
+    blocks = pool_bytes // _block_bytes(files, server, device)
     if blocks < MIN_BLOCKS:
         raise ModelProblem(
-            f"a KV pool of {pool_bytes} bytes has only {blocks} blocks of {size} tokens; "
+            f"a KV pool of {pool_bytes} bytes has only {blocks} blocks of {block_size(device)} tokens; "
             f"at least {MIN_BLOCKS} are needed"
         )
-    return int(blocks)
+    return blocks
+
+
+def _block_bytes(files: ModelFiles, server: ServerSettings, device: str) -> int:
+    if files.kv_shape is None:
+        raise ModelProblem("config.json does not say layers and heads, so no KV pool can be sized")
+    return files.kv_shape.block_bytes(block_size(device), server.kv_cache_precision)

@@ -22,7 +22,6 @@ log = logging.getLogger(__name__)
 FREE_WAIT_SECS: Final = 15.0
 """How long a load waits for the memory of what was evicted to be reported free."""
 FREE_POLL_SECS: Final = 0.1
-MEASURE_INTERVAL_SECS: Final = 5.0
 
 
 class NoRoom(Exception):
@@ -97,7 +96,10 @@ class Residency:
                     raise NoRoom(_changed(plan))
                 plan = again
             try:
-                self.ledger.reserve(wish.request.model_id, plan.demand)
+                if self.ledger.get(wish.request.model_id) is None:
+                    self.ledger.reserve(wish.request.model_id, plan.demand)
+                else:  # a restart, or another pool
+                    self.ledger.resize(wish.request.model_id, plan.demand)
             except OverBudget as error:  # a measured peak can rise while victims drain
                 raise NoRoom(_changed(plan)) from error
             return plan
@@ -107,22 +109,18 @@ class Residency:
         if self.ledger.get(model_id) is not None:
             self.ledger.release(model_id)
 
-    def measure(self, model_id: str, pid: int) -> memory.ProcessMemory | None:
-        """Read what a model's process uses and tell the ledger. Reads files: call it in a thread."""
-        process = memory.process_memory(pid)
-        if process is None or self.ledger.get(model_id) is None:
-            return None
-        gpu = memory.gpu_memory(pid)
+    def note(self, model_id: str, process: memory.ProcessMemory, gpu: memory.GpuMemory | None) -> None:
+        """Tell the ledger what a model's process was measured to use."""
+        if self.ledger.get(model_id) is None:
+            return
         measured = {SYSTEM_RAM: memory.system_charge_bytes(process, gpu)}
         if gpu is not None:
             for device in self.inventory.devices:
                 used = gpu.local_by_pci.get(device.pci_address or "")
                 if device.type == "discrete" and used:
                     measured[self.inventory.domain(device.name)] = used
-        over = self.ledger.measure(model_id, measured)
-        for domain, amount in over.items():
+        for domain, amount in self.ledger.measure(model_id, measured).items():
             log.warning("model %s uses %d bytes of %s more than was reserved", model_id, amount, domain)
-        return process
 
     async def _wait_free(self, plan: LoadPlan) -> None:
         """Wait until the system reports the bytes free; the ledger's word alone is not enough."""

@@ -160,7 +160,8 @@ class TestStop:
         assert whole_text(expect_ok(server.post(CHAT, echo_body(self.TEXT, stop=stop)))) == self.TEXT
 
     @pytest.mark.parametrize(
-        ("stop", "param"), [("", "stop"), (["a", ""], "stop[1]"), (list("abcde"), "stop"), (7, "stop"), ([7], "stop[0]")]
+        ("stop", "param"),
+        [("", "stop"), (["a", ""], "stop[1]"), (list("abcde"), "stop"), (7, "stop"), ([7], "stop[0]")],
     )
     def test_refused(self, server: ServerProcess, stop: Any, param: str) -> None:
         expect_error(server.post(CHAT, echo_body("x", stop=stop)), 400, param=param)
@@ -320,7 +321,9 @@ class TestMessages:
         messages = [{"role": "user", "content": f"Repeat after me: {text}"}]
         ids = expect_ok(server.post("/tokenize", {"model": "rv-demo", "messages": messages}))["tokens"]
         plain = expect_ok(
-            server.post("/tokenize", {"model": "rv-demo", "messages": [{"role": "user", "content": "Repeat after me: x"}]})
+            server.post(
+                "/tokenize", {"model": "rv-demo", "messages": [{"role": "user", "content": "Repeat after me: x"}]}
+            )
         )["tokens"]
         (end_of_turn,) = expect_ok(server.post("/tokenize", {"model": "rv-demo", "prompt": text}))["tokens"]
         assert ids.count(end_of_turn) == plain.count(end_of_turn) == 1
@@ -355,9 +358,7 @@ class TestMessages:
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages"),
     ],
 )
-def test_what_cannot_be_done_is_refused_by_name(
-    server: ServerProcess, fields: dict[str, Any], param: str
-) -> None:
+def test_what_cannot_be_done_is_refused_by_name(server: ServerProcess, fields: dict[str, Any], param: str) -> None:
     expect_error(server.post(CHAT, chat_body("rv-demo", "x", **fields)), 400, param=param)
 
 

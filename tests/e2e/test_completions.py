@@ -217,7 +217,12 @@ def test_control_strings_in_a_raw_prompt(server: ServerProcess) -> None:
 
 @pytest.mark.parametrize(
     ("fields", "param"),
-    [({"suffix": "x"}, "suffix"), ({"best_of": 3}, "best_of"), ({"logit_bias": {"5": 1}}, "logit_bias"), ({"n": 9}, "n")],
+    [
+        ({"suffix": "x"}, "suffix"),
+        ({"best_of": 3}, "best_of"),
+        ({"logit_bias": {"5": 1}}, "logit_bias"),
+        ({"n": 9}, "n"),
+    ],
 )
 def test_what_cannot_be_done_is_refused_by_name(server: ServerProcess, fields: dict[str, Any], param: str) -> None:
     expect_error(server.post(COMPLETIONS, greedy("x", **fields)), 400, param=param)

@@ -108,7 +108,16 @@ def test_other_methods_say_which_are_allowed(server: ServerProcess, path: str) -
     "path",
     [
         *("/", "/nope", "/v1", "/v1/", "/v1/models/", "/health/", "//health", "/v1//models", "/v1/chat/completions/"),
-        *("/%ff", "/%00", "/../../etc/passwd", "/static/x", "/v1/chat", "/V1/models", "/health%0d%0ax: y", "/nope?x=%ff"),
+        *(
+            "/%ff",
+            "/%00",
+            "/../../etc/passwd",
+            "/static/x",
+            "/v1/chat",
+            "/V1/models",
+            "/health%0d%0ax: y",
+            "/nope?x=%ff",
+        ),
         "/" + "a" * 20_000,
     ],
 )

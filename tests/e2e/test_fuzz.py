@@ -22,7 +22,17 @@ texts = st.one_of(
     st.sampled_from(
         [
             *("", "user", "system", "assistant", "tool", "function", "text", "image_url", "auto", "none", "required"),
-            *("json_object", "json_schema", "<|im_end|>", "<think>", "<tool_call>", "\ue000", "\u202e", "x" * 2000, MODEL),
+            *(
+                "json_object",
+                "json_schema",
+                "<|im_end|>",
+                "<think>",
+                "<tool_call>",
+                "\ue000",
+                "\u202e",
+                "x" * 2000,
+                MODEL,
+            ),
             *("\x00", "{{ 7 * 7 }}", "../..", "🙂" * 40),
         ]
     ),
@@ -52,7 +62,9 @@ messages = st.lists(
         optional={
             "content": st.one_of(
                 texts,
-                st.lists(st.fixed_dictionaries({"type": st.sampled_from(["text", "refusal"]), "text": texts}), max_size=3),
+                st.lists(
+                    st.fixed_dictionaries({"type": st.sampled_from(["text", "refusal"]), "text": texts}), max_size=3
+                ),
                 values,
             ),
             "name": scalars,
@@ -62,7 +74,9 @@ messages = st.lists(
                 st.lists(
                     st.fixed_dictionaries(
                         {"id": texts, "type": st.just("function")},
-                        optional={"function": st.fixed_dictionaries({"name": texts, "arguments": st.one_of(texts, values)})},
+                        optional={
+                            "function": st.fixed_dictionaries({"name": texts, "arguments": st.one_of(texts, values)})
+                        },
                     ),
                     max_size=2,
                 ),
@@ -74,7 +88,10 @@ messages = st.lists(
 )
 tools = st.lists(
     st.fixed_dictionaries(
-        {"type": st.just("function"), "function": st.fixed_dictionaries({"name": texts}, optional={"parameters": values})}
+        {
+            "type": st.just("function"),
+            "function": st.fixed_dictionaries({"name": texts}, optional={"parameters": values}),
+        }
     ),
     max_size=2,
 )
@@ -122,7 +139,9 @@ def test_completion_fields(server: ServerProcess, changed: dict[str, Any], count
 
 
 @fuzzing
-@given(prompt=st.one_of(st.lists(st.integers(-1, 1600), max_size=6), st.lists(st.lists(st.integers(0, 1600)), max_size=3)))
+@given(
+    prompt=st.one_of(st.lists(st.integers(-1, 1600), max_size=6), st.lists(st.lists(st.integers(0, 1600)), max_size=3))
+)
 def test_prompts_of_ids(server: ServerProcess, prompt: Any) -> None:
     check(server, "/v1/completions", completion_body(MODEL, prompt, max_tokens=1))
 
@@ -130,7 +149,16 @@ def test_prompts_of_ids(server: ServerProcess, prompt: Any) -> None:
 @fuzzing
 @given(
     changed=changes(
-        ["model", "prompt", "messages", "tools", "add_special_tokens", "parse_special", "chat_template_kwargs", "tokens"]
+        [
+            "model",
+            "prompt",
+            "messages",
+            "tools",
+            "add_special_tokens",
+            "parse_special",
+            "chat_template_kwargs",
+            "tokens",
+        ]
     )
 )
 def test_tokenize_fields(server: ServerProcess, changed: dict[str, Any]) -> None:

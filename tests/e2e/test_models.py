@@ -9,7 +9,16 @@ from tests.support.answers import expect_error, expect_ok
 from tests.support.server import ServerProcess
 
 MODELS = ["rv-demo", "tiny-qwen3", "tiny-qwen3-chat", "tiny-llama3"]
-TEXTS = ["Hello world", " two  spaces ", "漢字 🙂 👩‍👩‍👧", "a\r\n\tb", "e\u0301", "\u0000\u007f", "<|im_end|>", "[INST]"]
+TEXTS = [
+    "Hello world",
+    " two  spaces ",
+    "漢字 🙂 👩‍👩‍👧",
+    "a\r\n\tb",
+    "e\u0301",
+    "\u0000\u007f",
+    "<|im_end|>",
+    "[INST]",
+]
 
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -58,9 +67,7 @@ class TestTokenize:
         )
         assert with_prompt["tokens"][: without["count"]] == without["tokens"]
         assert with_prompt["count"] > without["count"]
-        answer = expect_ok(
-            server.post("/v1/chat/completions", {"model": model, "messages": messages, "max_tokens": 1})
-        )
+        answer = expect_ok(server.post("/v1/chat/completions", {"model": model, "messages": messages, "max_tokens": 1}))
         assert answer["usage"]["prompt_tokens"] == with_prompt["count"]
 
     def test_a_prompt_counts_what_a_completion_counts(self, server: ServerProcess) -> None:

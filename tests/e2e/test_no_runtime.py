@@ -54,7 +54,10 @@ def test_every_route_without_the_runtime(hooked: ServerProcess) -> None:
         expect_ok(hooked.post("/v1/chat/completions", chat_body(model, "x", max_tokens=4)))
         ids = expect_ok(hooked.post("/tokenize", {"model": model, "prompt": "Hello"}))["tokens"]
         expect_ok(hooked.post("/detokenize", {"model": model, "tokens": ids}))
-    pixel = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
+    pixel = (
+        "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJ"
+        "RU5ErkJggg=="
+    )
     image = [{"type": "image_url", "image_url": {"url": pixel}}]
     assert hooked.post("/v1/chat/completions", chat_body("rv-demo", image)).status_code == 400
     assert hooked.client.get("/nope").status_code == 404

@@ -115,9 +115,7 @@ class TestErrors:
 
     def test_too_long(self, client: openai.OpenAI) -> None:
         with pytest.raises(openai.BadRequestError) as failure:
-            client.chat.completions.create(
-                model="rv-demo", messages=[{"role": "user", "content": "hello " * 10_000}]
-            )
+            client.chat.completions.create(model="rv-demo", messages=[{"role": "user", "content": "hello " * 10_000}])
         assert failure.value.code == "context_length_exceeded"
         assert failure.value.param == "messages"
 

@@ -123,7 +123,9 @@ class TestCommandLine:
         assert "nowhere.json" in refused(run("--config", tmp_path / "nowhere.json"), 1)
         assert "config.json" in refused(run(cwd=tmp_path), 1)
 
-    @pytest.mark.parametrize("text", ["", "{", "[]", '{"port": 1, "port": 2}', "\ud800".encode("utf-8", "surrogatepass")])
+    @pytest.mark.parametrize(
+        "text", ["", "{", "[]", '{"port": 1, "port": 2}', "\ud800".encode("utf-8", "surrogatepass")]
+    )
     def test_a_config_that_is_no_config(self, tmp_path: Path, text: str | bytes) -> None:
         path = tmp_path / "config.json"
         path.write_bytes(text if isinstance(text, bytes) else text.encode())

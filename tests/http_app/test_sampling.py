@@ -42,7 +42,9 @@ def test_the_file_fills_each_field_that_the_request_leaves_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [None, "0.5", True, [], float("nan"), float("inf"), -1, 10**400, {"a": 1}], ids=lambda value: str(value)[:8]
+    "value",
+    [None, "0.5", True, [], float("nan"), float("inf"), -1, 10**400, {"a": 1}],
+    ids=lambda value: str(value)[:8],
 )
 @pytest.mark.parametrize("name", ["temperature", "top_p", "top_k", "min_p", "repetition_penalty"])
 def test_a_file_with_nonsense_is_as_one_without(name: str, value: Any) -> None:

@@ -1,11 +1,12 @@
 """Lines out of pieces, and no more memory than said."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rustedvino.hub.log_tail import LINE_BYTES, TAIL_BYTES, LogTail
 
 
+@settings(deadline=None)
 @given(text=st.text(st.sampled_from("ab\nü"), max_size=200), data=st.data())
 def test_lines_do_not_depend_on_the_pieces(text: str, data: st.DataObject) -> None:
     raw = text.encode()

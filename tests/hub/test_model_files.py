@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rustedvino.hub.model_files import KvShape, ModelProblem, _kv_shape, inspect_folder, read_json
@@ -109,6 +109,7 @@ json_values = st.recursive(
 SHAPE_KEYS = ("num_hidden_layers", "num_attention_heads", "hidden_size", "head_dim", "num_key_value_heads", "n_layer")
 
 
+@settings(deadline=None)
 @given(config=st.dictionaries(st.sampled_from(SHAPE_KEYS), json_values))
 def test_a_shape_costs_something_or_is_unknown(config: dict[str, Any]) -> None:
     shape = _kv_shape(config)
@@ -117,6 +118,7 @@ def test_a_shape_costs_something_or_is_unknown(config: dict[str, Any]) -> None:
             assert shape.block_bytes(16, precision) > 0
 
 
+@settings(deadline=None)
 @given(
     config=st.dictionaries(st.sampled_from(["architectures", "text_config", "eos_token_id", *SHAPE_KEYS]), json_values)
 )

@@ -2,7 +2,7 @@
 
 import pytest
 from attrs import evolve
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rustedvino.config.types import ModelSettings
@@ -48,6 +48,7 @@ def test_a_model_without_a_shape_says_so() -> None:
         pool_blocks(evolve(FILES, kv_shape=None), server_settings(), ModelSettings(), "CPU")
 
 
+@settings(deadline=None)
 @given(
     shape=st.builds(KvShape, layers=st.integers(1, 200), heads=st.integers(1, 128), head_dim=st.integers(1, 512)),
     pool_gb=st.floats(0.0001, 64),

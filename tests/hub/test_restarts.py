@@ -1,6 +1,6 @@
 """When a worker is started again, and whose fault it was."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rustedvino.hub.restarts import MAX_SUSPECTS, DeathRecord, RestartPolicy
@@ -63,6 +63,7 @@ def test_forgiving_forgets_deaths_but_not_culprits() -> None:
     assert record.is_culprit(b"bad")
 
 
+@settings(deadline=None)
 @given(deaths=st.lists(st.lists(st.binary(min_size=1, max_size=2), max_size=6), max_size=20))
 def test_memory_is_bounded_and_counts_never_exceed_deaths(deaths: list[list[bytes]]) -> None:
     record = DeathRecord(POLICY)

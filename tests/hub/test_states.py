@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rustedvino.hub.states import TRANSITIONS, WITH_WORKER, Event, State, next_state, table_markdown
@@ -14,6 +14,7 @@ from rustedvino.hub.states import TRANSITIONS, WITH_WORKER, Event, State, next_s
 DOCS = Path(__file__).parents[2] / "docs" / "RELIABILITY.md"
 
 
+@settings(deadline=None)
 @given(events=st.lists(st.sampled_from(Event), max_size=60))
 def test_random_walks(events: list[Event]) -> None:
     states = [State.NOT_LOADED]

@@ -1,5 +1,6 @@
 """What every answer must look like, and short ways to ask for one."""
 
+from types import EllipsisType
 from typing import Any
 
 import httpx
@@ -33,7 +34,10 @@ def expect_ok(reply: httpx.Response) -> dict[str, Any]:
 
 
 def expect_error(
-    reply: httpx.Response, status: int, code: str | None | type[Ellipsis] = ..., param: str | None | type[Ellipsis] = ...
+    reply: httpx.Response,
+    status: int,
+    code: str | EllipsisType | None = ...,
+    param: str | EllipsisType | None = ...,
 ) -> dict[str, Any]:
     """The ``error`` object of a complete error answer; ``...`` is any value."""
     assert reply.status_code == status, (reply.status_code, reply.text[:500])

@@ -47,6 +47,7 @@ def main() -> int:
         assert tie_to_supervisor()
     if "listen" in act:
         serve(act)
+    Path(f"{counter}.{os.getpid()}").touch()
     tell(f"start {os.getpid()} {' '.join(sys.argv[4:])}".rstrip())
     if "exit" in act:
         return int(act["exit"])

@@ -252,7 +252,9 @@ class ServerProcess:
         with self._news:
             return "".join(self._lines)
 
-    def wait_log(self, pattern: str | re.Pattern[str], bound_secs: float = START_SECS, *, start: int = 0) -> re.Match[str]:
+    def wait_log(
+        self, pattern: str | re.Pattern[str], bound_secs: float = START_SECS, *, start: int = 0
+    ) -> re.Match[str]:
         """The first match of ``pattern`` in a line of the log from line ``start`` on."""
         compiled = re.compile(pattern)
         deadline = time.monotonic() + bound_secs
