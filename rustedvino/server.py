@@ -16,11 +16,13 @@ import trio
 from rustedvino import __version__
 from rustedvino.config import ConfigError, LoadedConfig, check_bind, demo_config, load_config
 from rustedvino.config.render import default_config_json, default_model_json
+from rustedvino.config.store import ConfigStore
 from rustedvino.http.app import create_app, plain_headers
 from rustedvino.http.context import ServerContext, git_hash
 from rustedvino.http.listener import open_listener
 from rustedvino.http.options import ServeOptions
 from rustedvino.http.serve import HttpServer, serve
+from rustedvino.hub.admin import Admin
 from rustedvino.hub.hub import Hub, read_inventory
 from rustedvino.hub.inventory import Inventory, InventoryProblem, load_inventory, render_details, render_table
 
@@ -49,7 +51,8 @@ async def run_server(
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as outer:
             await outer.start(hub.run)
-            app = create_app(ServerContext(settings, hub, git_hash()))
+            admin = Admin(hub, ConfigStore(config))
+            app = create_app(ServerContext(settings, hub, git_hash(), admin))
             async with trio.open_nursery() as inner:
                 http: HttpServer = await inner.start(partial(serve, app, [listener], options=options))
                 for host, port in http.addresses:

@@ -237,6 +237,7 @@ async def test_a_single_failed_probe_is_no_hang(stage: Stage, nursery: trio.Nurs
     nursery.start_soon(running.run, stage.make({}, probe=probe, health_timeout_secs=5.0, watchdog_poll_secs=0.001))
     with trio.fail_after(PATIENCE_SECS):
         await asked_all.wait()
+    await stage.event(r"start \d+")
     signal.raise_signal(signal.SIGTERM)
     assert await running.result() == 0
     assert stage.starts() == 1

@@ -24,6 +24,9 @@ from rustedvino.config.table import SERVER
 from rustedvino.config.types import LoadedConfig, ModelSettings, ServerSettings, keys_file_name
 
 CONFIG_MAX_BYTES: Final = 16 * 2**20
+COMMENT_PREFIXES: Final = ("_", "//")
+"""Keys that begin so are comments. In ``models`` only ``//`` does: an id may begin with ``_``."""
+MAX_DEPTH: Final = 50
 DEMO_MODEL_ID: Final = "rv-demo"
 PACKAGED_MODELS_DIR: Final = Path(__file__).parent.parent / "models"
 
@@ -33,14 +36,20 @@ def load_config(path: str | os.PathLike[str]) -> LoadedConfig:
 
     Raises `ConfigError` with all problems when it cannot be read or any of its settings is wrong.
     """
+    return parse_config(path)[0]
+
+
+def parse_config(path: str | os.PathLike[str], content: bytes | None = None) -> tuple[LoadedConfig, bytes]:
+    """As `load_config`, with the bytes that were read; ``content`` stands for those of the file."""
     absolute = Path(os.path.abspath(path))  # links are kept: relative paths start beside the name that was given
     try:
-        raw = parse_json_object(_read(absolute))
+        content = _read(absolute) if content is None else content
+        raw = parse_json_object(content)
         keys_path = absolute.with_name(keys_file_name(absolute))
         settings = read_settings(raw, absolute.parent, keys_path=keys_path)
     except ConfigError as error:
         raise ConfigError(error.problems, str(absolute)) from None
-    return LoadedConfig(settings=settings, path=absolute, folder=absolute.parent, raw=raw)
+    return LoadedConfig(settings=settings, path=absolute, folder=absolute.parent, raw=raw), content
 
 
 def demo_config(models_dir: Path = PACKAGED_MODELS_DIR) -> LoadedConfig:
@@ -60,6 +69,7 @@ def read_settings(raw: Mapping[str, object], folder: Path, *, keys_path: Path | 
 
     Relative paths start at ``folder``; ``keys_path`` is where keys are without ``keys_file``.
     """
+    raw = without_comments(raw)
     reading = Reading(folder, _keys_name(keys_path), _models_dir(raw, folder))
     values = SERVER.read_values(raw, "", reading)
     _check_preload(raw, values, reading)
@@ -75,10 +85,36 @@ def read_model_settings(
 ) -> ModelSettings:
     """Check one entry of ``models``; problems are placed under ``where``. Raises `ConfigError`."""
     reading = Reading(folder, _keys_name(keys_path), models_dir)
+    raw = without_comments(raw) if isinstance(raw, dict) else raw
     settings = MODEL_ENTRY.read(raw, where, reading)
     if not isinstance(settings, ModelSettings):
         raise ConfigError(reading.problems)
     return settings
+
+
+def without_comments(raw: Mapping[str, object], *, free_names: bool = False) -> JsonObject:
+    """The content of a config, or of a part of it, without its comments.
+
+    ``free_names`` is for the content of ``models``, whose keys are ids. A comment's key must be written only once,
+    as any other: saving the file could not keep both.
+    """
+    prefixes = COMMENT_PREFIXES[1:] if free_names else COMMENT_PREFIXES
+    plain = JsonObject(
+        (name, without_comments(value, free_names=name == "models" and not free_names))
+        if isinstance(value, dict)
+        else (name, value)
+        for name, value in _with_repetitions(raw)
+    )
+    for name in list(plain):
+        if name.startswith(prefixes):
+            del plain[name]
+    return plain
+
+
+def _with_repetitions(raw: Mapping[str, object]) -> list[tuple[str, object]]:
+    """The members of an object, those that were written more than once twice."""
+    repeated = raw.repeated if isinstance(raw, JsonObject) else ()
+    return [*raw.items(), *((name, raw[name]) for name in repeated)]
 
 
 def dump_settings(settings: ServerSettings | ModelSettings) -> dict[str, object]:
@@ -118,7 +154,23 @@ def parse_json_object(content: bytes) -> JsonObject:
         raise _file_error("is not usable: its values are nested too deeply") from None
     if not isinstance(value, JsonObject):
         raise _file_error(f"must hold one JSON object, got {show(value)}")
+    _check_depth(value)
     return value
+
+
+def _check_depth(value: JsonObject) -> None:
+    """Keep what is read shallow enough to be walked, and written, by recursion."""
+    level: list[object] = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            item
+            for container in level
+            for item in (container.values() if isinstance(container, dict) else container)  # type: ignore[attr-defined]
+            if isinstance(item, dict | list)
+        ]
+        if not level:
+            return
+    raise _file_error("is not usable: its values are nested too deeply")
 
 
 def _parse_int(digits: str) -> int | Literal:

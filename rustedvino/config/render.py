@@ -27,6 +27,8 @@ listed here, a name written twice or a value of the wrong kind is an error that 
 `rustedvino --print-default-config` and `--print-default-model` print every setting with its default, and
 `config.example.json` is a file to start from.
 
+- Keys that begin with `_` or `//` are comments: nobody reads their values, and they are kept when the server saves
+  the file. Directly in `models` only `//` makes a comment, since an id may begin with `_`.
 - Sizes in GB: 1 GB is 2^30 bytes (1,073,741,824). Fractions are fine.
 - Times: `_secs` are seconds and may be fractions; `_ms` are whole milliseconds.
 - `null` is allowed where the default is `null`, and means what the text says.

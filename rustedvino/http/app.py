@@ -10,7 +10,7 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 
 from rustedvino.api import errors as api
 from rustedvino.api.errors import ApiError
-from rustedvino.http import chat, completions, health, models, responses
+from rustedvino.http import admin, chat, completions, health, models, responses
 from rustedvino.http.asgi import BodyTooLarge, HttpConnection
 from rustedvino.http.bodies import MAX_BODY_BYTES
 from rustedvino.http.context import API_VERSION, CONTEXT_KEY, SERVER_NAME, ServerContext, new_request_id, request_id
@@ -21,7 +21,14 @@ from rustedvino.hub.model_files import ModelProblem
 
 log = logging.getLogger(__name__)
 
-_BLUEPRINTS: Final = (health.blueprint, models.blueprint, chat.blueprint, completions.blueprint, responses.blueprint)
+_BLUEPRINTS: Final = (
+    health.blueprint,
+    models.blueprint,
+    chat.blueprint,
+    completions.blueprint,
+    responses.blueprint,
+    admin.blueprint,
+)
 
 
 def create_app(server: ServerContext) -> QuartTrio:

@@ -11,6 +11,7 @@ from attrs import define, field
 from quart import Request, current_app
 
 from rustedvino.config.types import ServerSettings
+from rustedvino.hub.admin import Admin
 from rustedvino.hub.hub import Hub
 
 SERVER_NAME: Final = "rustedvino"
@@ -26,6 +27,7 @@ class ServerContext:
     settings: ServerSettings
     hub: Hub
     git_hash: str
+    admin: Admin | None = None
     started_at: float = field(factory=time.time)
     started_clock: float = field(factory=trio.current_time)
 

@@ -1,10 +1,10 @@
 """One generation from prompt to answer: what chat and raw completions have in common."""
 
 import hashlib
+import struct
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
 
-import numpy as np
 import trio
 from attrs import define, frozen
 
@@ -71,7 +71,7 @@ def plan(
         "ignore_eos": request.ignore_eos,
         "logprobs": logprobs,
     }
-    prompt = np.asarray(ids, dtype="<i4").tobytes()
+    prompt = struct.pack(f"<{len(ids)}i", *ids)
     max_new_tokens = min(room, cap, NO_CAP if asked is None else asked)
     return GenerationRequest(
         prompt=prompt,

@@ -146,7 +146,7 @@ class Scrape(Collector):
         try:
             encoder, content_type = choose_encoder(accept)
             return Rendered(encoder(self), content_type)
-        except ValueError:  # a version that is no version: what everybody understands
+        except (TypeError, ValueError):  # a version that is no version: what everybody understands
             return Rendered(generate_latest(self), CONTENT_TYPE_PLAIN_0_0_4)
 
     def collect(self) -> Iterator[Metric]:

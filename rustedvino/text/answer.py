@@ -60,6 +60,7 @@ class AnswerReader:
         """Which token is the first behind the thinking and its closing tag."""
         self._thinking = False
         self._attributed = 0
+        self._piece_start = 0
         self.stopped = False
         """Whether the answer ended before its sequence: by a stop string, or by the last tool call allowed."""
 
@@ -85,6 +86,7 @@ class AnswerReader:
                     text += piece
                 elif piece:
                     self._take(piece, events)
+                    self._piece_start = self.tokens_read
                 continue
             held = self._decoder.flush()
             if plain:
@@ -97,6 +99,7 @@ class AnswerReader:
                 self._content(text, events)
                 text = ""
             self._take(control, events)
+            self._piece_start = self.tokens_read
             plain = self._plain
         if text:
             self._content(text, events)
@@ -141,7 +144,7 @@ class AnswerReader:
                 self.reasoning_end = self.tokens_read
             elif self._thinking:
                 self._thinking = False
-                self.reasoning_end = self.tokens_read - 1
+                self.reasoning_end = self._piece_start
             self._attributed = self.tokens_read
             if isinstance(event, Content):
                 self._content(event.text, events)

@@ -17,6 +17,7 @@ from rustedvino.text.characters import BARE, Ranges, char_class, holds, merged, 
 MAX_STATES: Final = 1500
 MAX_WORK: Final = 400_000
 """Steps of making a language deterministic; some have exponentially many states."""
+MAX_ROUNDS: Final = 30
 _LAST_ASCII: Final = 0x7F
 _ESCAPED: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
@@ -91,7 +92,9 @@ def string_char(ranges: Ranges) -> Node | None:
 
 def language(grammar: Rules, node: Node) -> str:
     """The rule of a language. Raises TooManyStates."""
-    return _written(grammar, _deterministic(node))
+    automaton = _deterministic(node)
+    _merge_equal(automaton)
+    return _written(grammar, automaton)
 
 
 @define(eq=False)
@@ -111,12 +114,12 @@ class _Graph:
 
     def add(self, node: Node, start: int) -> int:
         """Add what leads through ``node`` from a state; returns where it ends."""
+        end = start
         match node:
             case Chars(ranges):
                 end = self.state()
                 self.steps[start] += [(low, high, end) for low, high in ranges]
             case Joined(parts):
-                end = start
                 for part in parts:
                     end = self.add(part, end)
             case Either(branches):
@@ -126,21 +129,18 @@ class _Graph:
                     self.jumps[start].append(begin)
                     self.jumps[self.add(branch, begin)].append(end)
             case Repeated(body, least, most):
-                end = start
                 for _ in range(least):
                     end = self.add(body, end)
-                if most is None:
-                    loop = self.state()
-                    self.jumps[end].append(loop)
-                    self.jumps[self.add(body, loop)].append(loop)
-                    end = loop
-                    return end
                 last = self.state()
+                if most is None:
+                    self.jumps[end].append(last)
+                    self.jumps[self.add(body, last)].append(last)
+                    return last
                 for _ in range(most - least):
                     self.jumps[end].append(last)
                     end = self.add(body, end)
                 self.jumps[end].append(last)
-                end = last
+                return last
         return end
 
 
@@ -209,6 +209,35 @@ def _apart(steps: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, frozen
                 del active[target]
         before = at
     return result
+
+
+def _merge_equal(automaton: _Automaton) -> None:
+    """Let steps lead to one of the states that do the same, as far as a few rounds show."""
+    same = list(range(len(automaton.steps)))
+    for _ in range(MAX_ROUNDS):
+        first: dict[Any, int] = {}
+        changed = False
+        for state in range(len(automaton.steps)):
+            if same[state] != state:
+                continue
+            steps: dict[int, list[tuple[int, int]]] = {}
+            for target, ranges in automaton.steps[state].items():
+                steps.setdefault(same[target], []).extend(ranges)
+            automaton.steps[state] = steps
+            key = automaton.accepting[state], frozenset((target, merged(ranges)) for target, ranges in steps.items())
+            same[state] = first.setdefault(key, state)
+            changed = changed or same[state] != state
+        if not changed:
+            break
+        same = [same[same[state]] for state in range(len(same))]
+    for state in range(len(same)):  # what a state became has a smaller number, and is final by now
+        same[state] = same[same[state]]
+    for state, steps in enumerate(automaton.steps):
+        kept = steps if same[state] == state else {}
+        moved: dict[int, list[tuple[int, int]]] = {}
+        for target, ranges in kept.items():
+            moved.setdefault(same[target], []).extend(ranges)
+        automaton.steps[state] = moved
 
 
 def _written(grammar: Rules, automaton: _Automaton) -> str:

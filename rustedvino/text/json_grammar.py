@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any, Final
 
 from attrs import define, field
 
+from rustedvino.text.automata import literal
 from rustedvino.text.characters import BARE, char_class, holds, merged, without
 
 INTEGER_DIGITS: Final = 18
 FRACTION_DIGITS: Final = 15
-BOUNDED_FRACTION_DIGITS: Final = 6
-SIGNIFICANT_DIGITS: Final = 15
-"""Decimals of so many digits are all different as double-precision numbers."""
-LARGEST_INTEGER: Final = 10**INTEGER_DIGITS - 1
 
 EMPTY: Final = '""'
 NEVER: Final = "\x00"
@@ -66,9 +62,12 @@ class Grammar:
     def either(self, branches: Iterable[str]) -> str:
         """One of the branches, each a sequence."""
         possible = list(dict.fromkeys(branch for branch in branches if branch is not NEVER))
-        if not possible:
-            return NEVER
-        return possible[0] if len(possible) == 1 else self.rule(" | ".join(possible))
+        if len(possible) < 2:
+            return possible[0] if possible else NEVER
+        # The runtime puts rules without references in the place of their names, and may then merge branches that begin
+        # alike (see automata): each gets a reference to nothing, to stay a rule.
+        nothing = self.rule(EMPTY)
+        return self.rule(" | ".join(self.rule(f"{branch} {nothing}") for branch in possible))
 
     def text(self, root: str) -> str:
         """The whole grammar, ``root`` an expression of it."""
@@ -145,18 +144,18 @@ class Grammar:
             inside.append(f"{item} {more}")
         if not inside:
             return self.rule('"[]"')
-        full = f'"[" {self.blank} {" ".join(inside)} {self.blank} "]"'
-        return self.rule(full if head or least else f'"[]" | {full}')
+        full = f'{self.blank} {" ".join(inside)} {self.blank} "]"'
+        return self.rule(f'"[" {full}' if head or least else f'"[" ("]" | {full})')
 
     def object_of(self, pair: str, least: int, most: int | None) -> str:
         """An object of ``pair`` again and again."""
         if most == 0 or pair is NEVER:
             return self.rule('"{}"')
         more = repeated(f'("," {self.blank} {pair})', max(0, least - 1), None if most is None else most - 1)
-        full = f'"{{" {self.blank} {pair} {more} {self.blank} "}}"'
-        return self.rule(full if least else f'"{{}}" | {full}')
+        full = f'{self.blank} {pair} {more} {self.blank} "}}"'
+        return self.rule(f'"{{" {full}' if least else f'"{{" ("}}" | {full})')
 
-    # Strings, and numbers within bounds.
+    # Strings.
 
     def string_of(self, least: int, most: int | None) -> str:
         """A string of ``least`` to ``most`` characters."""
@@ -189,27 +188,6 @@ class Grammar:
             made[id(node)] = self.rule(" | ".join(branches))
         return made[id(root)]
 
-    def integer_between(self, low: int | None, high: int | None) -> str:
-        """An integer within inclusive bounds; NEVER when there is none."""
-        low = -LARGEST_INTEGER if low is None else max(low, -LARGEST_INTEGER)
-        high = LARGEST_INTEGER if high is None else min(high, LARGEST_INTEGER)
-        branches = []
-        if low < 0:
-            branches += [f'"-" {digits}' for digits in _counting(max(1, -high), -low)]
-        branches += _counting(max(0, low), high)
-        return self.either(branches)
-
-    def number_between(self, low: Decimal | None, high: Decimal | None, *, fraction_digits: int) -> str:
-        """A number within inclusive bounds, with at most so many digits behind the point; NEVER when there is none."""
-        low = Decimal(-LARGEST_INTEGER) if low is None else max(low, Decimal(-LARGEST_INTEGER))
-        high = Decimal(LARGEST_INTEGER) if high is None else min(high, Decimal(LARGEST_INTEGER))
-        branches: list[str] = []
-        if low < 0:
-            branches += [f'"-" {digits}' for digits in _decimals(max(Decimal(0), -high), -low, fraction_digits)]
-        if high >= 0:
-            branches += _decimals(max(Decimal(0), low), high, fraction_digits)
-        return self.either(branches)
-
 
 def repeated(expression: str, least: int, most: int | None) -> str:
     """``expression``, which is one name, class or group, so many times."""
@@ -228,76 +206,6 @@ def repeated(expression: str, least: int, most: int | None) -> str:
             return f"{expression}{{{least},{most}}}"
 
 
-def literal(text: str) -> str:
-    """Exactly this text."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
-    return f'"{escaped}"'
-
-
-def json_literal(value: Any) -> str:
-    """Exactly this JSON value, written in the usual way."""
-    return literal(json.dumps(value, ensure_ascii=False, allow_nan=False))
-
-
-def _counting(low: int, high: int) -> list[str]:
-    """Sequences for the integers from ``low`` >= 0 to ``high``, without leading zeros."""
-    branches: list[str] = []
-    for length in range(len(str(low)), len(str(max(0, high))) + 1):
-        first = max(low, 10 ** (length - 1) if length > 1 else 0)
-        last = min(high, 10**length - 1)
-        if first <= last:
-            branches += _digits(str(first), str(last))
-    return branches
-
-
-def _digits(low: str, high: str) -> list[str]:
-    """Sequences for the digit strings from ``low`` to ``high``, which have the same length."""
-    if not low:
-        return [""]
-    length = len(low)
-    if low == "0" * length and high == "9" * length:
-        return [_any_digits(length)]
-    if low[0] == high[0]:
-        return [f'"{low[0]}" {rest}'.rstrip() for rest in _digits(low[1:], high[1:])]
-    branches: list[str] = []
-    first, last = int(low[0]), int(high[0])
-    if low[1:] != "0" * (length - 1):
-        branches += [f'"{first}" {rest}' for rest in _digits(low[1:], "9" * (length - 1))]
-        first += 1
-    upper: list[str] = []
-    if high[1:] != "9" * (length - 1):
-        upper = [f'"{last}" {rest}' for rest in _digits("0" * (length - 1), high[1:])]
-        last -= 1
-    if first <= last:
-        head = f"[{first}-{last}]" if first < last else f'"{first}"'
-        branches.append(f"{head} {_any_digits(length - 1)}".rstrip())
-    return branches + upper
-
-
-def _any_digits(count: int) -> str:
-    return "" if count == 0 else "[0-9]" if count == 1 else f"[0-9]{{{count}}}"
-
-
-def _decimals(low: Decimal, high: Decimal, fraction_digits: int) -> list[str]:
-    """Sequences for the decimals from ``low`` >= 0 to ``high`` with at most so many digits behind the point."""
-    if low > high:
-        return []
-    branches: list[str] = []
-    below = int(low.to_integral_value(ROUND_FLOOR))
-    above = int(high.to_integral_value(ROUND_FLOOR))
-    if below + 1 < above:
-        fraction = f' ("." [0-9]{{1,{fraction_digits}}})?' if fraction_digits else ""
-        branches += [f"{digits}{fraction}" for digits in _counting(below + 1, above - 1)]
-    for whole in sorted({below, above}):
-        for count in range(fraction_digits + 1):
-            scale = 10**count
-            first = int((max(low, Decimal(whole)) * scale).to_integral_value(ROUND_CEILING)) - whole * scale
-            last = min(int((high * scale).to_integral_value(ROUND_FLOOR)) - whole * scale, scale - 1)
-            if first > last:
-                continue
-            if count == 0:
-                branches.append(f'"{whole}"')
-            else:
-                digits = _digits(str(first).zfill(count), str(last).zfill(count))
-                branches += [f'"{whole}." {rest}' for rest in digits]
-    return branches
+def json_text(value: Any) -> str:
+    """A JSON value written in the usual way."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)

@@ -13,16 +13,10 @@ from typing import Any, Final
 
 from attrs import define, field
 
-from rustedvino.text.json_grammar import (
-    BOUNDED_FRACTION_DIGITS,
-    EMPTY,
-    NEVER,
-    SIGNIFICANT_DIGITS,
-    Grammar,
-    json_literal,
-    literal,
-)
-from rustedvino.text.pattern_grammar import Body, PatternError, pattern_grammar
+from rustedvino.text.automata import Joined, Node, TooManyStates, language, literal, word, words
+from rustedvino.text.json_grammar import EMPTY, NEVER, Grammar, json_text
+from rustedvino.text.number_ranges import BOUNDED_FRACTION_DIGITS, SIGNIFICANT_DIGITS, decimals, integers
+from rustedvino.text.patterns import Body, PatternError, parse_pattern
 from rustedvino.text.schema_facts import (
     ANNOTATIONS,
     COMPOSED,
@@ -162,7 +156,7 @@ class SchemaVisitor:
         if self._enum_values > MAX_ENUM_VALUES:
             raise SchemaError(path, f"the schema lists more than {MAX_ENUM_VALUES} values")
         chosen = [value for value in values if types is None or types_of(value) & types]
-        return self._grammar.either(map(json_literal, chosen))
+        return words(self._grammar, dict.fromkeys(map(json_text, chosen))) if chosen else NEVER
 
     def _check_apart(self, branches: Sequence[Any], path: Path) -> None:
         for index, branch in enumerate(branches):
@@ -240,13 +234,14 @@ class SchemaVisitor:
             raise SchemaError((*path, "minLength"), "is not supported beside a pattern or format that may break it")
         if most is not None and (body.most is None or body.most > most):
             raise SchemaError((*path, "maxLength"), "is not supported beside a pattern or format that may break it")
-        return self._grammar.rule(f'"\\"" ({body.expression or EMPTY}) "\\""')
+        quote = word('"')
+        return self._language(Joined([quote, body.node, quote]), path)
 
     def _pattern(self, pattern: Any, path: Path) -> Body:
         if not isinstance(pattern, str):
             raise SchemaError(path, "must be a string")
         try:
-            return pattern_grammar(self._grammar, pattern)
+            return parse_pattern(pattern)
         except PatternError as error:
             raise SchemaError(path, str(error)) from error
 
@@ -257,7 +252,7 @@ class SchemaVisitor:
             return self._grammar.integer
         first = None if low is None else math.floor(low) + 1 if low_open else math.ceil(low)
         last = None if high is None else math.ceil(high) - 1 if high_open else math.floor(high)
-        return self._within(self._grammar.integer_between(first, last), path)
+        return self._within(integers(first, last), path)
 
     def _number(self, schema: dict[str, Any], path: Path) -> str:
         low, low_open = lower_bound(schema, path)
@@ -274,12 +269,18 @@ class SchemaVisitor:
             low = low.quantize(step, ROUND_CEILING) + (step if low_open else 0)
         if high is not None:
             high = high.quantize(step, ROUND_FLOOR) - (step if high_open else 0)
-        return self._within(self._grammar.number_between(low, high, fraction_digits=digits), path)
+        return self._within(decimals(low, high, fraction_digits=digits), path)
 
-    def _within(self, expression: str, path: Path) -> str:
-        if expression is NEVER:
+    def _within(self, numbers: Node | None, path: Path) -> str:
+        if numbers is None:
             raise SchemaError(path, "no number lies within its bounds")
-        return expression
+        return self._language(numbers, path)
+
+    def _language(self, node: Node, path: Path) -> str:
+        try:
+            return language(self._grammar, node)
+        except TooManyStates as error:
+            raise SchemaError(path, "the pattern has too many states") from error
 
     def _array(self, schema: dict[str, Any], path: Path) -> str:
         if schema.get("uniqueItems") not in (None, False):
@@ -349,7 +350,7 @@ class SchemaVisitor:
         """An object of these properties in this order, then others."""
         grammar = self._grammar
         comma = f'"," {grammar.blank}'
-        pairs = [f"{json_literal(name)} {grammar.colon} {value}" for name, value in values.items()]
+        pairs = [f"{literal(json_text(name))} {grammar.colon} {value}" for name, value in values.items()]
         rest = ""  # what may follow once a property has been written
         first = ""  # what may stand where none has
         if other is not NEVER:
@@ -366,5 +367,5 @@ class SchemaVisitor:
             else:
                 rest = grammar.rule(f"{comma} {begun} | {rest or EMPTY}")
                 first = grammar.rule(f"{begun} | {first or EMPTY}")
-        full = f'"{{" {grammar.blank} {first} {grammar.blank} "}}"'
-        return grammar.rule(full if needed else f'"{{}}" | {full}')
+        full = f'{grammar.blank} {first} {grammar.blank} "}}"'
+        return grammar.rule(f'"{{" {full}' if needed else f'"{{" ("}}" | {full})')

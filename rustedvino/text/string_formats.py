@@ -1,57 +1,39 @@
-"""The ``format`` values of JSON schemas that are enforced: a grammar for the inside of the string, and its lengths.
+"""The ``format`` values of JSON schemas that are enforced, each as a pattern.
 
-Each grammar gives a part of what the format allows, every text of it valid: no leap days, no leap seconds, addresses
-without quoted parts.
+Each gives a part of what the format allows, every text of it valid: no leap days, no leap seconds, addresses without
+quoted parts.
 """
 
 from typing import Final
 
-from attrs import frozen
+from rustedvino.text.patterns import Body, parse_pattern
 
-
-@frozen
-class Format:
-    """``expression`` refers to no rule. Lengths in characters."""
-
-    expression: str
-    least: int
-    most: int
-
-
-_HEX: Final = "[0-9a-f]"
 _DATE: Final = (
-    '[12] [0-9]{3} "-" (("0" [13578] | "10" | "12") "-" ("0" [1-9] | [12] [0-9] | "3" [01])'
-    ' | ("0" [469] | "11") "-" ("0" [1-9] | [12] [0-9] | "30") | "02-" ("0" [1-9] | "1" [0-9] | "2" [0-8]))'
+    r"[12]\d{3}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])"
+    r"|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|02-(?:0[1-9]|1\d|2[0-8]))"
 )
-_CLOCK: Final = '([01] [0-9] | "2" [0-3]) ":" [0-5] [0-9]'
-_TIME: Final = f'{_CLOCK} ":" [0-5] [0-9] ("." [0-9]{{1,6}})? ("Z" | [+-] {_CLOCK})'
-_LABEL: Final = "[a-z0-9] ([a-z0-9-]{0,22} [a-z0-9])?"
-_HOST: Final = f'{_LABEL} ("." {_LABEL}){{1,3}}'
-_OCTET: Final = '("25" [0-5] | "2" [0-4] [0-9] | "1" [0-9] [0-9] | [1-9] [0-9] | [0-9])'
-_GROUP: Final = f"{_HEX}{{1,4}}"
-_COUNT: Final = "[1-9] [0-9]{0,3}"
+_CLOCK: Final = r"(?:[01]\d|2[0-3]):[0-5]\d"
+_TIME: Final = rf"{_CLOCK}:[0-5]\d(?:\.\d{{1,6}})?(?:Z|[+\-]{_CLOCK})"
+_LABEL: Final = "[a-z0-9](?:[a-z0-9-]{0,22}[a-z0-9])?"
+_HOST: Final = rf"{_LABEL}(?:\.{_LABEL}){{1,3}}"
+_OCTET: Final = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]\d|\d)"
+_GROUP: Final = "[0-9a-f]{1,4}"
+_COUNT: Final = r"[1-9]\d{0,3}"
 
-FORMATS: Final = {
-    "date": Format(_DATE, 10, 10),
-    "time": Format(_TIME, 9, 21),
-    "date-time": Format(f'{_DATE} "T" {_TIME}', 20, 32),
-    "duration": Format(f'"P" ({_COUNT} [YMWD] | {_COUNT} "D" "T" {_COUNT} [HMS] | "T" {_COUNT} [HMS])', 3, 12),
-    "uuid": Format(f'{_HEX}{{8}} "-" {_HEX}{{4}} "-" {_HEX}{{4}} "-" {_HEX}{{4}} "-" {_HEX}{{12}}', 36, 36),
-    "ipv4": Format(' "." '.join([_OCTET] * 4), 7, 15),
-    "ipv6": Format(
-        f'({_GROUP} ":"){{7}} {_GROUP} | ({_GROUP} ":"){{1,6}} ":" {_GROUP} | "::" {_GROUP} (":" {_GROUP}){{0,5}}',
-        3,
-        39,
-    ),
-    "hostname": Format(_HOST, 3, 99),
-    "email": Format(f'[a-z0-9] [a-z0-9_+-]{{0,31}} ("." [a-z0-9_+-]{{1,32}})? "@" {_HOST}', 5, 164),
-    "uri": Format(
-        f'[a-z] [a-z0-9+.-]{{1,9}} "://" {_HOST} (":" {_COUNT})? ("/" [A-Za-z0-9._~-]{{0,32}}){{0,4}}'
-        ' ("?" [A-Za-z0-9._~=&-]{0,32})? ("#" [A-Za-z0-9._~-]{0,32})?',
-        8,
-        10 + 3 + 99 + 5 + 132 + 33 + 33,
-    ),
+_PATTERNS: Final = {
+    "date": _DATE,
+    "time": _TIME,
+    "date-time": f"{_DATE}T{_TIME}",
+    "duration": f"P(?:{_COUNT}[YMWD]|{_COUNT}DT{_COUNT}[HMS]|T{_COUNT}[HMS])",
+    "uuid": "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
+    "ipv4": rf"{_OCTET}(?:\.{_OCTET}){{3}}",
+    "ipv6": f"(?:(?:{_GROUP}:){{7}}{_GROUP}|(?:{_GROUP}:){{1,6}}:{_GROUP}|::{_GROUP}(?::{_GROUP}){{0,5}})",
+    "hostname": _HOST,
+    "email": rf"[a-z0-9][a-z0-9_+\-]{{0,31}}(?:\.[a-z0-9_+\-]{{1,32}})?@{_HOST}",
+    "uri": rf"[a-z][a-z0-9+.\-]{{1,9}}://{_HOST}(?::{_COUNT})?(?:/[A-Za-z0-9._~\-]{{0,32}}){{0,4}}"
+    r"(?:\?[A-Za-z0-9._~=&\-]{0,32})?(?:#[A-Za-z0-9._~\-]{0,32})?",
 }
+FORMATS: Final[dict[str, Body]] = {name: parse_pattern(f"^{pattern}$") for name, pattern in _PATTERNS.items()}
 
 REFUSED_FORMATS: Final = frozenset(
     {"idn-email", "idn-hostname", "iri", "iri-reference", "uri-reference", "uri-template"}

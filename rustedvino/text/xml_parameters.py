@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from rustedvino.text.automata import literal, words
 from rustedvino.text.characters import ALL, char_class, without
-from rustedvino.text.json_grammar import EMPTY, NEVER, Grammar, literal
+from rustedvino.text.json_grammar import EMPTY, NEVER, Grammar
 from rustedvino.text.json_schema import normalise
 from rustedvino.text.schema_facts import SchemaError
 from rustedvino.text.schema_visitor import SchemaVisitor
@@ -56,7 +57,7 @@ def _value(grammar: Grammar, visitor: SchemaVisitor, schema: Any, name: str) -> 
         if "enum" in schema or "const" in schema:
             listed = schema["enum"] if "enum" in schema else [schema["const"]]
             if isinstance(listed, list) and listed and all(isinstance(value, str) for value in listed):
-                return grammar.either(literal(value) for value in listed)
+                return words(grammar, listed) if all(listed) else bare_text(grammar)
         return bare_text(grammar)
     return visitor.visit(schema, ("properties", name))
 

@@ -22,6 +22,7 @@ from rustedvino.config.kinds import (
     origin_fault,
 )
 from rustedvino.config.load import (
+    COMMENT_PREFIXES,
     CONFIG_MAX_BYTES,
     DEMO_MODEL_ID,
     check_bind,
@@ -323,7 +324,8 @@ def values(kind):
         case ListOf(item=item):
             return st.lists(values(item), unique=True, max_size=3)
         case MapOf(item=item, name_fault=fault):
-            return st.dictionaries(TEXTS.get(fault, plain_texts), values(item), max_size=2)
+            names = TEXTS.get(fault, plain_texts).filter(lambda name: not name.startswith(COMMENT_PREFIXES))
+            return st.dictionaries(names, values(item), max_size=2)
         case Group():
             return objects(kind)
 
@@ -408,3 +410,48 @@ def test_one_unknown_name_is_exactly_one_problem_at_its_path(folder, raw, name):
     with pytest.raises(ConfigError) as caught:
         read_settings(raw | {name: 1}, folder)
     assert [problem.path for problem in caught.value.problems] == [printable(join("", name))]
+
+
+# Comments.
+
+
+def test_comments_are_ignored_wherever_they_stand_and_kept_in_raw(load):
+    content = {
+        "//": "a comment",
+        "_why": {"any": ["thing", 1]},
+        "supervisor": {"_note": 1, "max_restarts": 3},
+        "domain_budgets": {"// cards": None, "system_ram": 4},
+        "models": {
+            "//": "the first is for tests",
+            "m": {"_pinned": True, "//": 2, "plugin_config": {"_": 1}, "speculative": {"_": 1, "draft_model": "d"}},
+        },
+    }
+    config = load(content)
+    assert config.raw == MINIMAL | content
+    assert config.settings.supervisor.max_restarts == 3
+    assert config.settings.domain_budgets == {"system_ram": 4}
+    assert config.settings.models == {"m": ModelSettings(speculative=SpeculativeSettings(draft_model="d"))}
+
+
+def test_an_id_may_begin_with_an_underscore(load):
+    assert list(load({"models": {"_m": {}}, "preload": ["_m"]}).settings.models) == ["_m"]
+
+
+@pytest.mark.parametrize("name", ["/x", "-_x", "# x", " _x", "comment"])
+def test_other_keys_are_no_comments(problems, name):
+    assert list(problems({name: 1})) == [join("", name)]
+
+
+def test_a_comment_written_twice_cannot_be_kept(problems):
+    text = with_member('"//": 1, "//": 2, "models": {"m": {"_a": 1, "_a": 2}}')
+    assert problems(text) == {join("", "//"): "is written more than once", "models.m._a": "is written more than once"}
+
+
+def test_a_model_entry_alone_may_have_comments(folder):
+    settings = read_model_settings({"_a": 1, "priority": 2}, "m", folder=folder, models_dir=folder)
+    assert settings == ModelSettings(priority=2)
+
+
+@pytest.mark.parametrize("value", ['{"a":' * 60 + "1" + "}" * 60, "[" * 60 + "]" * 60])
+def test_comments_are_bounded_in_depth(problems, value):
+    assert problems(with_member(f'"_deep": {value}')) == {"": "the file is not usable: its values are nested too deeply"}

@@ -1,6 +1,5 @@
 """Raw completions over HTTP, streamed and whole."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -234,22 +233,3 @@ def test_the_shape_of_an_answer(server: ServerProcess) -> None:
     assert answer["id"].startswith("cmpl-")
     assert answer["model"] == "tiny-qwen3"
     assert set(answer["choices"][0]) == {"index", "text", "logprobs", "finish_reason"}
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_many_prompts_on_a_model_with_one_slot(tmp_path: Path, stream: bool) -> None:
-    """A request that waits for its own prompts is not refused for being too slow, nor for filling the line."""
-    models = {"tiny-qwen3": {"max_concurrent_streams": 1}}
-    options = {"admission_queue_timeout_ms": 1, "max_queue_depth": 2, "spare_workers": 0}
-    with ServerProcess.serving(tmp_path, models, **options) as process:
-        process.wait_ready()
-        body = greedy(["a", "b", "c", "d", "e"], max_tokens=40)
-        if stream:
-            chunks = stream_chunks(process, COMPLETIONS, body)
-            texts = [streamed_text(chunks, index) for index in range(5)]
-        else:
-            answer = expect_ok(process.post(COMPLETIONS, body))
-            texts = [whole_text(answer, index) for index in range(5)]
-        alone = [whole_text(expect_ok(process.post(COMPLETIONS, {**body, "prompt": prompt}))) for prompt in "abcde"]
-        assert texts == alone
-        expect_error(process.post(COMPLETIONS, greedy("a", n=2)), 400, param="n")

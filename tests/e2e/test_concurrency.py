@@ -237,15 +237,43 @@ def test_many_streams_leave_no_descriptor_behind(narrow: ServerProcess) -> None:
     narrow.wait_for(lambda: len(list(descriptors.iterdir())) <= before + 4, "descriptors closed", 10)
 
 
-def test_a_wait_that_is_too_long_ends_with_429(tmp_path: Path) -> None:
-    models = {"tiny-qwen3": {"max_concurrent_streams": 1}}
-    with ServerProcess.serving(tmp_path, models, admission_queue_timeout_ms=50, spare_workers=0) as process:
-        process.wait_ready()
-        blocker = chat_body("tiny-qwen3", "x", max_tokens=4000, ignore_eos=True, stream=True)
-        with process.client.stream("POST", CHAT, json=blocker) as holding:
-            assert holding.status_code == 200
-            for stream in (False, True):
-                with httpx.Client(base_url=process.url, timeout=60, trust_env=False) as other:
-                    reply = other.post(CHAT, json=chat_body("tiny-qwen3", "x", max_tokens=1, stream=stream))
-                expect_error(reply, 429, "rate_limit_exceeded")
-        expect_ok(process.post(CHAT, chat_body("tiny-qwen3", "x", max_tokens=1)))
+@pytest.fixture(scope="module")
+def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A model of one slot and a short line in which nobody waits for long."""
+    models = {"one": {**F32, "max_concurrent_streams": 1}}
+    options: dict[str, Any] = {"admission_queue_timeout_ms": 1, "max_queue_depth": 2, "spare_workers": 0}
+    sources = {"one": model_source("tiny-qwen3")}
+    with ServerProcess.serving(tmp_path_factory.mktemp("hasty"), models, sources=sources, **options) as process:
+        yield process.wait_ready()
+
+
+def test_a_wait_that_is_too_long_ends_with_429(hasty: ServerProcess) -> None:
+    with hasty.client.stream("POST", COMPLETIONS, json=long_body(stream=True)) as holding:
+        assert holding.status_code == 200
+        for stream in (False, True):
+            body = long_body(max_tokens=1, stream=stream)
+            reply = httpx.post(hasty.url + COMPLETIONS, json=body, timeout=60, trust_env=False)
+            expect_error(reply, 429, "rate_limit_exceeded")
+
+
+def test_the_prompts_of_one_request_wait_for_each_other(hasty: ServerProcess) -> None:
+    """A request that waits for its own prompts is not refused for being too slow, nor for filling the line."""
+    body = long_body(prompt=list("abcde"), max_tokens=40)
+    answers = [whole_text(hasty_answer(hasty, {**body, "prompt": prompt})) for prompt in "abcde"]
+    together = hasty_answer(hasty, body)
+    assert [whole_text(together, index) for index in range(5)] == answers
+    chunks = stream_chunks(hasty, COMPLETIONS, body)
+    assert [streamed_text(chunks, index) for index in range(5)] == answers
+    expect_error(hasty.post(COMPLETIONS, long_body(n=2)), 400, param="n")
+
+
+def hasty_answer(server: ServerProcess, body: dict[str, Any]) -> dict[str, Any]:
+    """An answer, once whoever came before has left the only slot."""
+    answers: list[httpx.Response] = []
+
+    def answered() -> bool:
+        answers.append(server.post(COMPLETIONS, body))
+        return answers[-1].status_code != 429
+
+    server.wait_for(answered, "the slot", 20)
+    return expect_ok(answers[-1])

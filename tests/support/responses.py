@@ -3,6 +3,7 @@
 import json
 from typing import Any, Final, get_args
 
+from openai import omit
 from openai._models import construct_type_unchecked
 from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.responses import Response, ResponseStreamEvent, ResponseTextDeltaEvent
@@ -131,19 +132,13 @@ def check_response(response: dict[str, Any]) -> dict[str, Any]:
 def accumulate(events: list[dict[str, Any]]) -> tuple[Any, str]:
     """What the accumulator of the openai package makes of a stream: the response, None unless it completed, and the
     text of its text events."""
-    state: Any = ResponseStreamState(input_tools=[], text_format=_omit())
+    state: Any = ResponseStreamState(input_tools=[], text_format=omit)
     text = ""
     for event in events:
         for fired in state.handle_event(construct_type_unchecked(value=event, type_=EVENT_TYPES[event["type"]])):
             if isinstance(fired, ResponseTextDeltaEvent):
                 text += fired.delta
     return state._completed_response, text
-
-
-def _omit() -> Any:
-    from openai import omit
-
-    return omit
 
 
 def output_text(response: dict[str, Any]) -> str:

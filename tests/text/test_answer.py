@@ -7,7 +7,7 @@ from rustedvino.text.tools.events import Content, Reasoning
 from rustedvino.text.tools.output import OutputParser
 from rustedvino.text.tools.pieces import ControlToken
 
-OPEN, CLOSE, END = 100, 101, 102
+OPEN, CLOSE, END, HALF = 1001, 1002, 1003, 1004
 CONTROLS = {
     OPEN: ControlToken(OPEN, "<think>", special=False),
     CLOSE: ControlToken(CLOSE, "</think>", special=False),
@@ -16,10 +16,10 @@ CONTROLS = {
 
 
 class Letters:
-    """A decoder whose token ids are characters."""
+    """A decoder whose token ids are characters; HALF is the first half of the next one."""
 
     def push(self, token_id: int) -> str:
-        return chr(token_id)
+        return "" if token_id == HALF else chr(token_id)
 
     def flush(self) -> str:
         return ""
@@ -42,6 +42,7 @@ def read(*tokens: int | str) -> AnswerReader:
         ((OPEN, "a", "b", CLOSE, "c", "d", END), 3, 4),
         ((OPEN, "\n", "a", "\n", CLOSE, "\n", "\n", "c"), 3, 7),
         ((OPEN, "a", "b"), 3, 3),
+        ((OPEN, "a", CLOSE, HALF, "c", "d"), 2, 3),
         ((OPEN, "\n", CLOSE, "c", "d"), 0, 0),
         ((), 0, 0),
     ],

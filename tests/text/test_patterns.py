@@ -1,4 +1,4 @@
-"""Patterns as grammars of what stands inside a JSON string."""
+"""Patterns as languages of what stands inside a JSON string."""
 
 import json
 import re
@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rustedvino.text.json_grammar import EMPTY, Grammar
-from rustedvino.text.pattern_grammar import MAX_PATTERN_CHARS, MAX_PATTERN_NESTING, PatternError, pattern_grammar
+from rustedvino.text.automata import language
+from rustedvino.text.json_grammar import Grammar
+from rustedvino.text.patterns import MAX_PATTERN_CHARS, MAX_PATTERN_NESTING, PatternError, parse_pattern
 from tests.support.ebnf import Texts
 
 _ATOMS = r"a b - é 🙂 . \d \w \s \D \W \S \. \\ \" \n \t [a-c] [^a-c] [^\w_] [\"\\] [à-ö]"
@@ -36,8 +37,8 @@ patterns = st.builds(
 def texts_of(pattern: str, seed: int = 1) -> tuple[Texts, int, int | None]:
     """Drawn texts of a pattern, with their bounds."""
     grammar = Grammar()
-    body = pattern_grammar(grammar, pattern)
-    return Texts(grammar.text(body.expression or EMPTY), seed), body.least, body.most
+    body = parse_pattern(pattern)
+    return Texts(grammar.text(language(grammar, body.node)), seed), body.least, body.most
 
 
 @settings(max_examples=200, deadline=None)

@@ -1,4 +1,4 @@
-"""Regular expressions of JSON schemas as grammars of the characters inside a JSON string."""
+"""Regular expressions of JSON schemas as languages of the characters inside a JSON string."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Final, NoReturn
 
 from attrs import define, field, frozen
 
-from rustedvino.text.characters import ALL, BARE, Ranges, char_class, holds, merged, without
-from rustedvino.text.json_grammar import Grammar, literal, repeated
+from rustedvino.text.automata import Either, Joined, Node, Repeated, string_char
+from rustedvino.text.characters import ALL, Ranges, merged, without
 
 MAX_PATTERN_CHARS: Final = 1024
 MAX_PATTERN_NESTING: Final = 16
@@ -20,7 +20,6 @@ _WORD: Final[Ranges] = ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
 _SPACE: Final[Ranges] = ((0x09, 0x0D), (0x20, 0x20))
 _LINE_ENDS: Final[Ranges] = ((0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029))
 _ASCII: Final[Ranges] = ((0x00, 0x7F),)
-_ESCAPED: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _CONTROLS: Final = {"n": 0x0A, "r": 0x0D, "t": 0x09, "f": 0x0C, "v": 0x0B}
 _SYNTAX: Final = frozenset("^$\\.*+?()[]{}|/-")
 
@@ -31,31 +30,30 @@ class PatternError(Exception):
 
 @frozen
 class Body:
-    """An expression for the inside of a string, and the lengths in characters its texts have; ``most`` None: any."""
+    """The inside of a string, and the lengths in characters its texts have; ``most`` None: any."""
 
-    expression: str
+    node: Node
     least: int
     most: int | None
     size: int
 
 
-def pattern_grammar(grammar: Grammar, pattern: str) -> Body:
+def parse_pattern(pattern: str) -> Body:
     """The strings in which ``pattern`` is found, as JSON schema asks for it. Raises PatternError.
 
     ``\\d``, ``\\w`` and ``\\s`` and their opposites are those of ASCII: on these all engines agree.
     """
     if len(pattern) > MAX_PATTERN_CHARS:
         raise PatternError(f"is longer than {MAX_PATTERN_CHARS} characters")
-    return _Parser(grammar, pattern).parse()
+    return _Parser(pattern).parse()
 
 
 @define(eq=False)
 class _Parser:
-    _grammar: Grammar
     _pattern: str
     _at: int = 0
     _nesting: int = 0
-    _sets: dict[Ranges, str] = field(factory=dict)
+    _sets: dict[Ranges, Node] = field(factory=dict)
 
     def parse(self) -> Body:
         branches = [self._anchored()]
@@ -74,14 +72,14 @@ class _Parser:
         return _joined(parts)
 
     def _anything(self) -> Body:
-        return Body(f"{self._set(ALL)}*", 0, None, 1)
+        return Body(Repeated(self._set(ALL), 0, None), 0, None, 1)
 
     def _choice(self, branches: Sequence[Body]) -> Body:
         if len(branches) == 1:
             return branches[0]
         most = [branch.most for branch in branches]
         return Body(
-            self._grammar.either(branch.expression or '""' for branch in branches),
+            Either([branch.node for branch in branches]),
             min(branch.least for branch in branches),
             None if None in most else max(length for length in most if length is not None),
             sum(branch.size for branch in branches),
@@ -124,9 +122,8 @@ class _Parser:
         size = atom.size * max(1, least if most is None else most)
         if size > MAX_PATTERN_SIZE:
             raise PatternError(f"stands for more than {MAX_PATTERN_SIZE} characters")
-        name = self._grammar.rule(atom.expression) if atom.expression else '""'
         return Body(
-            repeated(name, least, most) or '""',
+            Repeated(atom.node, least, most),
             atom.least * least,
             None if most is None or atom.most is None else atom.most * most,
             size,
@@ -196,8 +193,7 @@ class _Parser:
         if not self._take(")"):
             self._fail("a parenthesis is not closed")
         self._nesting -= 1
-        choice = self._choice(branches)
-        return Body(self._grammar.rule(choice.expression or '""'), choice.least, choice.most, choice.size)
+        return self._choice(branches)
 
     def _class(self) -> Ranges:
         negated = self._take("^")
@@ -259,22 +255,14 @@ class _Parser:
     def _one_of(self, ranges: Ranges) -> Body:
         return Body(self._set(ranges), 1, 1, 1)
 
-    def _set(self, ranges: Ranges) -> str:
+    def _set(self, ranges: Ranges) -> Node:
         known = self._sets.get(ranges)
         if known is None:
-            known = self._sets[ranges] = self._character(ranges)
+            known = string_char(ranges)
+            if known is None:
+                self._fail("a class holds no character")
+            self._sets[ranges] = known
         return known
-
-    def _character(self, ranges: Ranges) -> str:
-        """One character of a set: as itself where a JSON string holds it bare, else escaped."""
-        bare = without(ranges, without(ALL, BARE))
-        branches = [char_class(bare)] if bare else []
-        branches += [literal(text) for character, text in _ESCAPED.items() if holds(ranges, ord(character))]
-        if not branches:
-            branches = [literal(f"\\u{code:04x}") for code in range(0x20) if holds(ranges, code)]
-        if not branches:
-            self._fail("a class holds no character")
-        return self._grammar.rule(" | ".join(branches)) if len(branches) > 1 else branches[0]
 
     def _next(self) -> str:
         if self._at >= len(self._pattern):
@@ -301,7 +289,7 @@ def _joined(parts: Sequence[Body]) -> Body:
     for part in parts:
         most = None if most is None or part.most is None else most + part.most
     return Body(
-        " ".join(part.expression for part in parts if part.expression),
+        Joined([part.node for part in parts]),
         sum(part.least for part in parts),
         most,
         sum(part.size for part in parts),
