@@ -151,6 +151,8 @@ class Hub:
         ``kv_cache_gb`` is the size of the pool for this residence. Raises UnknownModel, NoRoom, NotReady.
         """
         actor = self.get(model_id).actor
+        if actor.state is State.DRAINING:
+            await actor.wait_unloaded()
         if actor.state in (State.NOT_LOADED, State.FAILED, State.RESTARTING):
             actor.kv_cache_gb = kv_cache_gb
         actor.load("admin", force=force)

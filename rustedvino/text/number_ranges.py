@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from decimal import Decimal
 from typing import Final
 
 from rustedvino.text.automata import Chars, Either, Joined, Node, Repeated, word
@@ -77,24 +77,55 @@ def _any_digits(count: int) -> Node:
 
 def _positive(low: Decimal, high: Decimal, fraction_digits: int) -> list[Node]:
     """The decimals from ``low`` >= 0 to ``high``."""
+    if low > high:
+        return []
+    below, above = int(low), int(high)
     branches: list[Node] = []
-    below = int(low.to_integral_value(ROUND_FLOOR))
-    above = int(high.to_integral_value(ROUND_FLOOR))
     if below + 1 < above:
-        fraction = Repeated(
-            Joined([word("."), Repeated(_DIGIT, 1, max(1, fraction_digits))]), 0, min(1, fraction_digits)
-        )
-        branches += [Joined([digits, fraction]) for digits in _counting(below + 1, above - 1)]
+        branches += _with_fractions(_counting(below + 1, above - 1), None, None, fraction_digits)
     for whole in sorted({below, above}):
-        for count in range(fraction_digits + 1):
-            scale = 10**count
-            first = int((max(low, Decimal(whole)) * scale).to_integral_value(ROUND_CEILING)) - whole * scale
-            last = min(int((high * scale).to_integral_value(ROUND_FLOOR)) - whole * scale, scale - 1)
-            if first > last:
-                continue
-            if count == 0:
-                branches.append(word(str(whole)))
-            else:
-                digits = _digits(str(first).zfill(count), str(last).zfill(count))
-                branches += [Joined([word(f"{whole}."), rest]) for rest in digits]
+        least = _behind_point(low) if whole == below else None
+        most = _behind_point(high) if whole == above else None
+        branches += _with_fractions([word(str(whole))], least or None, most, fraction_digits)
     return branches
+
+
+def _with_fractions(wholes: list[Node], low: str | None, high: str | None, left: int) -> list[Node]:
+    """These integers, each followed by a fraction within the bounds, or by none where zero is within them."""
+    fraction = _fraction(low, high, left, may_end=False)
+    branches = list(wholes) if low is None else []
+    if fraction is not None:
+        branches += [Joined([whole, word("."), fraction]) for whole in wholes]
+    return branches
+
+
+def _fraction(low: str | None, high: str | None, left: int, *, may_end: bool = True) -> Node | None:
+    """At most ``left`` digits that are no less than ``low`` and no more than ``high`` as fractions.
+
+    Bounds are without zeros at the end; None is no bound, an empty ``high`` is zero.
+    """
+    if low is None and high is None:
+        return Repeated(_DIGIT, 0 if may_end else 1, left) if may_end or left else None
+    branches: list[Node] = [word("")] if low is None and may_end else []
+    if left:
+        first = int(low[0]) if low else 0
+        last = 9 if high is None else int(high[:1] or 0)
+        inner = [(first, last, None, None)]
+        if low and high is not None and first == last:
+            inner = [(first, last, low[1:] or None, high[1:])]
+        else:
+            if low:
+                inner = [(first, first, low[1:] or None, None), (first + 1, last, None, None)]
+            if high is not None:
+                begin, _, _, _ = inner.pop()
+                inner += [(begin, last - 1, None, None), (last, last, None, high[1:])]
+        for begin, end, least, most in inner:
+            rest = _fraction(least, most, left - 1) if begin <= end else None
+            if rest is not None:
+                branches.append(Joined([Chars(((0x30 + begin, 0x30 + end),)), rest]))
+    return Either(branches) if branches else None
+
+
+def _behind_point(value: Decimal) -> str:
+    """The digits behind the point, without zeros at the end."""
+    return format(value, "f").partition(".")[2].rstrip("0")

@@ -1,12 +1,12 @@
 """The start of a server and its command line."""
 
 import json
+import os
 import re
 import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 import rustedvino
-from tests.support.answers import echo_body, expect_error, expect_ok, whole_text
+from tests.support.answers import chat_body, echo_body, expect_error, expect_ok, whole_text
 from tests.support.server import ServerProcess, write_config
 
 CHAT = "/v1/chat/completions"
@@ -51,24 +51,33 @@ def test_the_demo_needs_nothing(tmp_path: Path) -> None:
 
 
 def test_health_answers_long_before_any_model(tmp_path: Path) -> None:
-    """From the start of the process; the bound is generous, for a machine that does much else."""
+    """Counted in the time of its processor, as the machine may do much else. The bound is twice the usual."""
     server = ServerProcess.serving(tmp_path, ["rv-demo", "tiny-qwen3"])
     try:
         server.start().wait_health()
-        took_secs = time.monotonic() - server.started_at
+        took_secs = processor_secs(server.pid)
         reply = server.client.get("/readyz")
         assert reply.status_code == 503
         body = reply.json()
         assert {entry["model"] for entry in body["models"]} == {"rv-demo", "tiny-qwen3"}
-        assert {entry["state"] for entry in body["models"]} == {"loading"}
-        assert {card["state"] for card in server.client.get("/v1/models").json()["data"]} == {"loading"}
+        # One may wait for the other's load to end.
+        assert {entry["state"] for entry in body["models"]} <= {"loading", "not_loaded"}
+        assert {card["state"] for card in server.client.get("/v1/models").json()["data"]} <= {"loading", "not_loaded"}
+        for model in ("rv-demo", "tiny-qwen3"):
+            expect_error(server.post(CHAT, chat_body(model, "x")), 503, "model_loading")
         assert expect_ok(server.post("/tokenize", {"model": "rv-demo", "prompt": "Hello"}))["count"] > 0
         expect_error(server.client.get("/health_generate"), 503, "model_loading")
-        assert took_secs < 5
+        assert took_secs < 2
         server.wait_ready()
         server.stop()
     finally:
         server.kill()
+
+
+def processor_secs(pid: int) -> float:
+    """Time that a process has used so far, user and system."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_a_model_on_demand_is_loaded_by_its_first_request(tmp_path: Path) -> None:

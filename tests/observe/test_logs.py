@@ -4,6 +4,8 @@ import io
 import json
 import logging
 import re
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 
@@ -242,3 +244,14 @@ def test_closing_gives_logging_back(start: Start) -> None:
     logs.close()
     assert logging.getLogger().handlers == before
     assert logging.getLogger().level == level
+
+
+def test_the_last_lines_before_the_end_are_written() -> None:
+    program = (
+        "import logging, sys; from rustedvino.observe.logs import configure; configure('info', 'text')\n"
+        "for number in range(2000): logging.info('line %d', number)\n"
+        "sys.exit(3)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 3
+    assert [line.rsplit(maxsplit=1)[1] for line in done.stderr.splitlines()] == [str(number) for number in range(2000)]

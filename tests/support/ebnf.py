@@ -26,8 +26,13 @@ class Texts:
             assert name not in self._rules, f"{name} twice"
             self._rules[name] = _parse(body)
         self._depths = dict.fromkeys(self._rules, _ENDLESS)
-        while (depths := {name: self._depth(node) for name, node in self._rules.items()}) != self._depths:
-            self._depths = depths
+        changed = True
+        while changed:  # backwards, since our rules mostly refer to those behind them
+            changed = False
+            for name in reversed(self._rules):
+                depth = self._depth(self._rules[name])
+                changed = changed or depth != self._depths[name]
+                self._depths[name] = depth
 
     def _depth(self, node: Any) -> int:
         """How deep the references go at least."""

@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from pathlib import Path
 
 
@@ -30,14 +31,12 @@ def main() -> int:
             sock.connect(events)
             sock.send(event.encode())
 
-    received: list[int] = []
-    done = threading.Event()
+    done: list[bool] = []  # no Event: its lock may be held by what the signal interrupts
 
     def take(number: int, _: object) -> None:
-        received.append(number)
         tell(f"signal {signal.Signals(number).name}")
         if not act.get("ignore_term"):
-            done.set()
+            done.append(True)
 
     signal.signal(signal.SIGTERM, take)
     signal.signal(signal.SIGINT, take)
@@ -53,9 +52,9 @@ def main() -> int:
         return int(act["exit"])
     if "die" in act:
         os.kill(os.getpid(), act["die"])
-    while not done.wait(0.01):  # short, so that the handler runs soon
-        pass
-    threading.Event().wait(act.get("slow_end_secs", 0))
+    while not done:
+        time.sleep(0.01)
+    time.sleep(act.get("slow_end_secs", 0))
     return int(act.get("end_code", 0))
 
 
