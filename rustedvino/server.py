@@ -25,11 +25,17 @@ from rustedvino.http.serve import HttpServer, serve
 from rustedvino.hub.admin import Admin
 from rustedvino.hub.hub import Hub, read_inventory
 from rustedvino.hub.inventory import Inventory, InventoryProblem, load_inventory, render_details, render_table
+from rustedvino.observe.logs import configure
+from rustedvino.observe.ring import LogRing
+from rustedvino.sd_notify import Notifier, keep_alive, take_notifier
+from rustedvino.supervisor import supervise, tie_to_supervisor
 
 log = logging.getLogger("rustedvino")
 
 LAST_WORDS_SECS: Final = 2.0
 """How long aborted answers may take to send their error before their connections are reset."""
+
+END_SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGBREAK") if hasattr(signal, name))
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
@@ -39,29 +45,35 @@ EXIT_USAGE: Final = 2
 async def run_server(
     config: LoadedConfig,
     inventory: Inventory | None = None,
+    log_ring: LogRing | None = None,
+    notifier: Notifier | None = None,
     *,
     task_status: trio.TaskStatus[tuple[HttpServer, Hub]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until SIGINT or SIGTERM: stop accepting, drain, abort the rest, end the workers. A second signal ends at
-    once. Raises OSError when the address cannot be listened on."""
+    once. ``notifier`` tells the service manager. Raises OSError when the address cannot be listened on."""
     settings = config.settings
+    notifier = notifier or Notifier(None)
     listener = open_listener(settings.bind_addr, settings.port, client_stall_secs=settings.client_stall_secs)
     options = ServeOptions(client_stall_secs=settings.client_stall_secs, answer_headers=lambda: list(plain_headers()))
     hub = Hub(settings, inventory)
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    with trio.open_signal_receiver(*END_SIGNALS) as signals:
         async with trio.open_nursery() as outer:
             await outer.start(hub.run)
             admin = Admin(hub, ConfigStore(config))
-            app = create_app(ServerContext(settings, hub, git_hash(), admin))
+            app = create_app(ServerContext(settings, hub, git_hash(), admin, log_ring or LogRing()))
             async with trio.open_nursery() as inner:
                 http: HttpServer = await inner.start(partial(serve, app, [listener], options=options))
                 for host, port in http.addresses:
                     log.info("listening on http://%s:%d", host, port)
                 task_status.started((http, hub))
+                notifier.ready()
+                inner.start_soon(keep_alive, notifier)
                 # What lives for the whole run need not be looked at by every full collection, which stops the loop.
                 gc.collect()
                 gc.freeze()
                 await anext(signals)
+                notifier.stopping()
                 log.info("shutting down; running requests may take up to %g s", settings.shutdown_drain_secs)
                 inner.start_soon(_end_at_second_signal, signals, outer.cancel_scope)
                 await _shut_down(http, hub, settings.shutdown_drain_secs)
@@ -85,17 +97,18 @@ async def _end_at_second_signal(signals: AsyncIterator[int], everything: trio.Ca
     everything.cancel()
 
 
-async def _serve(config: LoadedConfig, inventory: Inventory | None) -> None:
+async def _serve(config: LoadedConfig, inventory: Inventory | None, log_ring: LogRing, notifier: Notifier) -> None:
     """Serve as this process's only work."""
     # What holds again when the server has ended: one more signal, also one that nobody has taken yet, must not turn
     # a clean end into a death by it.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in END_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    await run_server(config, inventory)
+    await run_server(config, inventory, log_ring, notifier)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The ``rustedvino`` command. Returns its exit code."""
+    tie_to_supervisor()
     options = _parser().parse_args(arguments)
     if options.print_default_config:
         print(default_config_json())
@@ -110,17 +123,16 @@ def main(arguments: list[str] | None = None) -> int:
         inventory = load_inventory(options.inventory) if options.inventory else None
     except (ConfigError, InventoryProblem) as error:
         print(error, file=sys.stderr)
-        return EXIT_FAILED
+        return EXIT_USAGE  # a supervisor does not start it again
     if options.check_config:
         print("the configuration is valid")
         return EXIT_OK
-    logging.basicConfig(
-        level=config.settings.log_level.upper(),
-        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    logs = configure(config.settings.log_level, config.settings.log_format)
+    if options.supervise:
+        return supervise(config, sys.argv[1:] if arguments is None else arguments)
+    notifier = take_notifier()
     try:
-        trio.run(_serve, config, inventory)
+        trio.run(_serve, config, inventory, logs.ring, notifier)
     except OSError as error:
         print(error.strerror or error, file=sys.stderr)
         return EXIT_FAILED
@@ -134,6 +146,11 @@ def _parser() -> argparse.ArgumentParser:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--config", type=Path, metavar="FILE", help="settings to serve by")
     source.add_argument("--demo", action="store_true", help="serve the embedded demo model without a config")
+    parser.add_argument(
+        "--supervise",
+        action="store_true",
+        help="run the server in a child process; restart it when it dies or hangs",
+    )
     parser.add_argument("--bind-addr", metavar="ADDR", help="listen on this address instead of the configured one")
     parser.add_argument(
         "--port", type=_port, help="listen on this port instead of the configured one; 0 = any free one"

@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import trio
 from quart import Blueprint, Response, request
+from quart.blueprints import BlueprintSetupState
+from werkzeug.routing import BaseConverter
 
 from rustedvino.api import admin as wire
 from rustedvino.api import errors as api
@@ -21,6 +23,20 @@ from rustedvino.hub.admin_views import ENGINE, completeness, domains_view, model
 from rustedvino.hub.residency import NoRoom, refusal_details
 
 blueprint: Final = Blueprint("admin", __name__, url_prefix="/v1/admin")
+
+
+class ModelIdConverter(BaseConverter):
+    """Whatever stands between the fixed parts of a path, decoded slashes included: it is judged as an id, so that an
+    impossible one is told to be that, instead of an unknown path."""
+
+    regex = ".+?"
+    part_isolating = False
+    weight = 200
+
+
+@blueprint.record
+def _add_converter(state: BlueprintSetupState) -> None:
+    state.app.url_map.converters["model_id"] = ModelIdConverter
 
 
 def require_admin() -> None:
@@ -75,40 +91,40 @@ async def models_completeness() -> Response:
     return json_reply({"complete": all(entry["complete"] for entry in found), "models": found})
 
 
-@blueprint.patch("/models/<path:model_id>")
+@blueprint.patch("/models/<model_id:model_id>")
 async def patch_model(model_id: str) -> Response:
     """Change fields of a model's entry."""
     changes = wire.read_patch(await read_json(request), MODEL_FIELDS)
     return json_reply(await _admin().patch(model_id, changes))
 
 
-@blueprint.delete("/models/<path:model_id>")
+@blueprint.delete("/models/<model_id:model_id>")
 async def evict_model(model_id: str) -> Response:
     """Unload a model; it stays registered."""
     return json_reply(await _admin().evict(model_id))
 
 
-@blueprint.delete("/models/<path:model_id>/register")
+@blueprint.delete("/models/<model_id:model_id>/register")
 async def deregister_model(model_id: str) -> Response:
     """Take a model out of the registry and of the config."""
     return json_reply(await _admin().deregister(model_id))
 
 
-@blueprint.post("/models/<path:model_id>/load")
+@blueprint.post("/models/<model_id:model_id>/load")
 async def load_model(model_id: str) -> Response:
     """Load a model and wait until it is ready."""
     wanted = wire.read_load(await _optional_json(), request.args)
     return json_reply(await _admin().load(model_id, force=wanted.force, kv_cache_gb=wanted.kv_cache_gb))
 
 
-@blueprint.post("/models/<path:model_id>/check")
+@blueprint.post("/models/<model_id:model_id>/check")
 async def check_model(model_id: str) -> Response:
     """What a load would do now."""
     wanted = wire.read_force(await _optional_json(), request.args)
     return json_reply(await _admin().check(model_id, force=wanted.force))
 
 
-@blueprint.post("/models/<path:model_id>/resize")
+@blueprint.post("/models/<model_id:model_id>/resize")
 async def resize_model(model_id: str) -> Response:
     """Load a model again with another KV pool."""
     wanted = wire.read_resize(await read_json(request))

@@ -10,12 +10,13 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 
 from rustedvino.api import errors as api
 from rustedvino.api.errors import ApiError
-from rustedvino.http import admin, chat, completions, health, models, responses
+from rustedvino.http import admin, chat, completions, health, models, observability, responses
 from rustedvino.http.asgi import BodyTooLarge, HttpConnection
 from rustedvino.http.bodies import MAX_BODY_BYTES
-from rustedvino.http.context import API_VERSION, CONTEXT_KEY, SERVER_NAME, ServerContext, new_request_id, request_id
+from rustedvino.http.context import API_VERSION, CONTEXT_KEY, SERVER_NAME, ServerContext
 from rustedvino.http.errors import from_hub
 from rustedvino.http.replies import error_reply
+from rustedvino.http.request_ids import new_request_id, request_id
 from rustedvino.hub.errors import HubError
 from rustedvino.hub.model_files import ModelProblem
 
@@ -28,6 +29,7 @@ _BLUEPRINTS: Final = (
     completions.blueprint,
     responses.blueprint,
     admin.blueprint,
+    observability.blueprint,
 )
 
 

@@ -22,9 +22,13 @@ from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.wrappers import Response as WerkzeugResponse
 
 from rustedvino.http.exchange import EXCHANGE, Exchange
+from rustedvino.http.request_ids import request_id
+from rustedvino.observe.access import Access
+from rustedvino.observe.logs import log_fields
 
 CLEANUP = "rustedvino.cleanup"
-"""Key in the ASGI scope."""
+ACCESS = "rustedvino.access"
+"""Keys in the ASGI scope."""
 
 LAST_SEND_BOUND_SECS = 60.0
 """For servers other than ours, whose sends may have no bound of their own."""
@@ -85,6 +89,14 @@ def request_cleanup(request: Request) -> contextlib.ExitStack:
     return stack
 
 
+def request_access(request: Request) -> Access:
+    """The log line of this request, for a handler to say which model it was and how many tokens."""
+    access: Access | None = cast("dict[str, Any]", request.scope).get(ACCESS)
+    if access is None:
+        raise RuntimeError("the application does not run requests by HttpConnection")
+    return access
+
+
 async def read_body(request: Request, max_bytes: int) -> bytes:
     """The whole body of a request. Raises BodyTooLarge, from the declared length if there is one.
 
@@ -126,8 +138,12 @@ class HttpConnection(TrioASGIHTTPConnection):
         request = self._create_request_from_scope(send)
         extensions = cast("dict[str, Any]", self.scope.get("extensions") or {})
         self._exchange: Exchange | None = extensions.get(EXCHANGE)
-        with contextlib.ExitStack() as cleanup:
-            cast("dict[str, Any]", self.scope)[CLEANUP] = cleanup
+        number = request_id(request)
+        self._access = Access(str(self.scope["method"]), str(self.scope["path"]), number, complete=False)
+        with contextlib.ExitStack() as cleanup, log_fields(request_id=number):
+            cleanup.callback(self._access.end)
+            scope = cast("dict[str, Any]", self.scope)
+            scope[CLEANUP], scope[ACCESS] = cleanup, self._access
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch, nursery.cancel_scope, request, receive)
                 await self._answer(request, send)
@@ -168,6 +184,7 @@ class HttpConnection(TrioASGIHTTPConnection):
                 },
             )
         )
+        self._access.status = response.status_code
         if not isinstance(response, StreamingReply):
             await self._send_body(send, response)
         elif self.scope["method"] != "HEAD":
@@ -177,6 +194,7 @@ class HttpConnection(TrioASGIHTTPConnection):
         bound_secs = LAST_SEND_BOUND_SECS if self._exchange is None else self._exchange.last_send_bound_secs
         with trio.move_on_after(bound_secs, shield=True):
             await send(_body(b"", more=False))
+            self._access.complete = True
 
     async def _stream(self, send: ASGISendCallable, reply: StreamingReply) -> None:
         exchange = self._exchange

@@ -17,13 +17,15 @@ from rustedvino.api.results import (
     now_secs,
 )
 from rustedvino.http import generation
-from rustedvino.http.asgi import Send, request_cleanup
+from rustedvino.http.asgi import Send
 from rustedvino.http.bodies import read_request
-from rustedvino.http.context import context, request_id
+from rustedvino.http.context import context
 from rustedvino.http.conversation import Conversation, gather, new_call_id, prepare
 from rustedvino.http.errors import from_hub
 from rustedvino.http.generation import Choice
+from rustedvino.http.leases import Leases
 from rustedvino.http.replies import json_reply
+from rustedvino.http.request_ids import request_id
 from rustedvino.http.sse import sse_reply
 from rustedvino.hub.errors import HubError
 from rustedvino.hub.lease import Lease
@@ -41,17 +43,11 @@ async def chat_completions() -> Response:
     assets = await model.assets()
     generation.check_kind(model, assets, "chat", also=("vision",))
     answer = _Answer(await prepare(chat, model, assets, server), request_id(request))
-    cleanup = request_cleanup(request)
-
-    async def take_lease() -> Lease:
-        lease = await model.actor.lease(answer.conversation.plan)
-        cleanup.callback(lease.close)
-        return lease
-
+    leases, plan = Leases(request, model), answer.conversation.plan
     if not chat.stream:
-        return json_reply(await answer.whole(await take_lease()))
+        return json_reply(await answer.whole(await leases.take(plan)))
     if not model.actor.waits_for_load:
-        lease = await take_lease()
+        lease = await leases.take(plan)
 
         async def produce(send: Send) -> None:
             await answer.stream(lease, send)
@@ -60,7 +56,7 @@ async def chat_completions() -> Response:
         async def produce(send: Send) -> None:
             # The load may take minutes: the head and keep-alive comments go out meanwhile.
             try:
-                late = await take_lease()
+                late = await leases.take(plan)
             except HubError as error:
                 await send(error_event(from_hub(error, answer.request_id)))
                 return

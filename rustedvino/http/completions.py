@@ -22,12 +22,14 @@ from rustedvino.api.results import (
     text_logprobs,
 )
 from rustedvino.http import generation
-from rustedvino.http.asgi import Send, request_cleanup
+from rustedvino.http.asgi import Send
 from rustedvino.http.bodies import read_request
-from rustedvino.http.context import ServerContext, context, request_id
+from rustedvino.http.context import ServerContext, context
 from rustedvino.http.errors import from_hub
 from rustedvino.http.generation import Choice, TokenReporter
+from rustedvino.http.leases import Leases, counting_context_errors
 from rustedvino.http.replies import json_reply
+from rustedvino.http.request_ids import request_id
 from rustedvino.http.sampling import effective_sampling
 from rustedvino.http.sse import sse_reply
 from rustedvino.hub.errors import Busy, HubError
@@ -59,8 +61,8 @@ async def completions() -> Response:
     model = server.hub.get(wanted.model)
     assets = await model.assets()
     generation.check_kind(model, assets, "completions")
-    prompts = [await prepare(wanted, index, assets, server) for index in range(len(wanted.prompts))]
-    job = _Job(wanted, model, assets, prompts, request_id(request), request_cleanup(request).callback)
+    prompts = [await prepare(wanted, index, model, assets, server) for index in range(len(wanted.prompts))]
+    job = _Job(wanted, model, assets, prompts, request_id(request), Leases(request, model))
     if not wanted.stream:
         return json_reply(await job.whole())
     first = None if model.actor.waits_for_load else await job.lease(0)
@@ -80,19 +82,23 @@ class RawPrompt:
     plan: GenerationRequest
 
 
-async def prepare(wanted: CompletionRequest, index: int, assets: TextAssets, server: ServerContext) -> RawPrompt:
+async def prepare(
+    wanted: CompletionRequest, index: int, model: Model, assets: TextAssets, server: ServerContext
+) -> RawPrompt:
     """Tokenize and check one prompt of the request. Raises ApiError."""
     prompt, param = wanted.prompts[index], wanted.prompt.path(index)
     tokenizer = assets.tokenizer
     if isinstance(prompt, str):
-        generation.refuse_surely_too_long(assets, [prompt], param)
+        with counting_context_errors(model, "length"):
+            generation.refuse_surely_too_long(assets, [prompt], param)
         ids = await encode_raw(tokenizer, prompt, parse_special=wanted.parse_special)
     else:
         ids = list(prompt)
-    sampling = effective_sampling(wanted, assets.files.generation, server.hub.get(wanted.model).actor.settings)
-    plan = generation.plan(
-        ids, wanted, sampling, assets, server.settings, param=param, logprobs=wanted.logprobs is not None
-    )
+    sampling = effective_sampling(wanted, assets.files.generation, model.actor.settings)
+    with counting_context_errors(model, "tokens"):
+        plan = generation.plan(
+            ids, wanted, sampling, assets, server.settings, param=param, logprobs=wanted.logprobs is not None
+        )
     echoed = (prompt if isinstance(prompt, str) else tokenizer.decode(ids)) if wanted.echo else ""
     return RawPrompt(ids, echoed, plan)
 
@@ -106,7 +112,7 @@ class _Job:
     assets: TextAssets
     prompts: list[RawPrompt]
     request_id: str
-    at_end: Callable[[Callable[[], None]], Any]
+    leases: Leases
     _line: trio.Lock = field(factory=trio.Lock)
     _running: int = 0
     _one_ended: trio.Event = field(factory=trio.Event)
@@ -120,14 +126,13 @@ class _Job:
         async with self._line:
             while True:
                 try:
-                    lease = await self.model.actor.lease(self.prompts[index].plan)
+                    lease = await self.leases.take(self.prompts[index].plan)
                 except Busy:
                     if not self._running:
                         raise
                     await self._one_ended.wait()
                 else:
                     self._running += 1
-                    self.at_end(lease.close)
                     return lease
 
     def ended(self) -> None:

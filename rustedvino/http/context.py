@@ -1,22 +1,20 @@
 """What every route needs: the hub, the settings, and facts about this server."""
 
-import re
-import secrets
 import time
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final
 
 import trio
 from attrs import define, field
-from quart import Request, current_app
+from quart import current_app
 
 from rustedvino.config.types import ServerSettings
 from rustedvino.hub.admin import Admin
 from rustedvino.hub.hub import Hub
+from rustedvino.observe.ring import LogRing
 
 SERVER_NAME: Final = "rustedvino"
 API_VERSION: Final = "1"
-_REQUEST_ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
 CONTEXT_KEY: Final = "rustedvino"
 
 
@@ -28,6 +26,7 @@ class ServerContext:
     hub: Hub
     git_hash: str
     admin: Admin | None = None
+    log_ring: LogRing = field(factory=LogRing)
     started_at: float = field(factory=time.time)
     started_clock: float = field(factory=trio.current_time)
 
@@ -37,22 +36,6 @@ def context() -> ServerContext:
     value = current_app.extensions[CONTEXT_KEY]
     assert isinstance(value, ServerContext)
     return value
-
-
-def request_id(request: Request) -> str:
-    """The id of a request: the client's if it sent a usable one, else a fresh one; the same at every call."""
-    scope = cast("dict[str, Any]", request.scope)
-    known = scope.get("rustedvino.request_id")
-    if known is None:
-        sent = request.headers.get("x-request-id", "")
-        known = sent if _REQUEST_ID.fullmatch(sent) else new_request_id()
-        scope["rustedvino.request_id"] = known
-    return str(known)
-
-
-def new_request_id() -> str:
-    """A fresh request id."""
-    return f"req_{secrets.token_hex(16)}"
 
 
 def git_hash() -> str:

@@ -14,6 +14,7 @@ from rustedvino.api.results import ToolCallResult
 from rustedvino.http import generation
 from rustedvino.http.context import ServerContext
 from rustedvino.http.generation import Choice, TokenReporter
+from rustedvino.http.leases import counting_context_errors
 from rustedvino.http.sampling import Sampling, effective_sampling
 from rustedvino.http.vision import Arrange, prepare_vision
 from rustedvino.hub.hub import Model
@@ -83,21 +84,27 @@ async def prepare(chat: ChatRequest, model: Model, assets: TextAssets, server: S
     """Render, tokenize, check. Raises ApiError."""
     _refuse_unsupported(chat, assets)
     texts = [message.text for message in chat.messages]
-    generation.refuse_surely_too_long(assets, texts, "messages")
-    work = partial(render, chat.to_template_messages(), chat.template_tools(), _variables(chat), assets)
+    with counting_context_errors(model, "length"):
+        generation.refuse_surely_too_long(assets, texts, "messages")
+    parts = (chat.to_template_messages(), chat.template_tools(), _variables(chat))
+    work = partial(render, *parts, assets)
     plain = not chat.tools and chat.response_format is None
     settings = model.actor.settings
     sampling = effective_sampling(chat, assets.files.generation, settings, plain=plain)
 
     def plan(ids: list[int]) -> GenerationRequest:
-        return generation.plan(ids, chat, sampling, assets, server.settings, param="messages", logprobs=chat.logprobs)
+        with counting_context_errors(model, "tokens"):
+            return generation.plan(
+                ids, chat, sampling, assets, server.settings, param="messages", logprobs=chat.logprobs
+            )
 
     if assets.files.kind == "vision":
         rendered, request = await prepare_vision(
             chat, model, assets, server, lambda marker, arrange: work(marker=marker, arrange=arrange), plan
         )
     else:
-        rendered = await generation.in_thread_if_long(sum(map(len, texts)), LONG_TEXT_CHARS, work)
+        size = generation.weight(parts, LONG_TEXT_CHARS)
+        rendered = await generation.in_thread_if_long(size, LONG_TEXT_CHARS, work)
         request = plan(await encode_rendered(assets.tokenizer, rendered))
     return Conversation(
         chat=chat,
@@ -126,7 +133,12 @@ def render(
     probe = assets.probe
     assert probe is not None
     marker = marker or assets.tokenizer.marker
-    history = template_messages(messages, arguments=probe.arguments, content=probe.content)
+    history = template_messages(
+        messages,
+        arguments=probe.arguments,
+        content=probe.content,
+        null_call_content=probe.null_call_content,
+    )
     if assets.tool_dialect == MISTRAL:
         history = [short_call_ids(message) for message in history]
     try:

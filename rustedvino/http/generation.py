@@ -2,7 +2,7 @@
 
 import hashlib
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 import trio
@@ -26,6 +26,8 @@ MAX_CHOICES: Final = 8
 T = TypeVar("T")
 
 NO_CAP: Final = 2**31 - 1
+_CONTAINER_CHARS: Final = 64
+"""What rendering one message costs beyond its text, as characters."""
 
 
 def check_kind(model: Model, assets: TextAssets, operation: str, *, also: tuple[ModelKind, ...] = ()) -> None:
@@ -96,6 +98,22 @@ def refuse_surely_too_long(assets: TextAssets, texts: Iterable[str], param: str)
                 param,
                 "context_length_exceeded",
             )
+
+
+def weight(value: Any, limit: int) -> int:
+    """About how much work nested JSON data is, in characters; counting stops beyond ``limit``."""
+    total, rest = 0, [value]
+    while rest and total <= limit:
+        item = rest.pop()
+        if isinstance(item, str):
+            total += len(item)
+        elif isinstance(item, Mapping):
+            total += _CONTAINER_CHARS + sum(map(len, item))
+            rest.extend(item.values())
+        elif isinstance(item, (list, tuple)):
+            total += _CONTAINER_CHARS
+            rest.extend(item)
+    return total
 
 
 async def in_thread_if_long(size: int, limit: int, work: Callable[[], T]) -> T:

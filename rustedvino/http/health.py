@@ -9,9 +9,9 @@ from rustedvino import __version__
 from rustedvino.api import errors as api
 from rustedvino.api.completions import CompletionRequest, Prompts
 from rustedvino.http import generation
-from rustedvino.http.asgi import request_cleanup
 from rustedvino.http.completions import prepare
 from rustedvino.http.context import context
+from rustedvino.http.leases import Leases
 from rustedvino.http.replies import json_reply
 from rustedvino.hub.hub import Model
 from rustedvino.hub.states import State
@@ -51,9 +51,8 @@ async def health_generate() -> Response:
         model=model.actor.model_id, prompt=Prompts((PROBE_PROMPT,)), max_tokens=1, temperature=0.0, ignore_eos=True
     )
     started = trio.current_time()
-    prompt = await prepare(wanted, 0, assets, server)
-    lease = await model.actor.lease(prompt.plan)
-    request_cleanup(request).callback(lease.close)
+    prompt = await prepare(wanted, 0, model, assets, server)
+    lease = await Leases(request, model).take(prompt.plan)
     sequence = lease.sequences[0]
     while not sequence.done:
         await lease.wait()

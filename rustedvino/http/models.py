@@ -62,15 +62,9 @@ async def tokenize() -> Response:
         variables = dict(wanted.chat_template_kwargs)
         if wanted.enable_thinking is not None:
             variables["enable_thinking"] = wanted.enable_thinking
-        work = partial(
-            render,
-            wanted.to_template_messages(),
-            [tool.raw for tool in wanted.tools] or None,
-            variables,
-            assets,
-            add_generation_prompt=wanted.add_generation_prompt,
-        )
-        size = sum(len(message.text) for message in wanted.messages)
+        parts = (wanted.to_template_messages(), [tool.raw for tool in wanted.tools] or None, variables)
+        work = partial(render, *parts, assets, add_generation_prompt=wanted.add_generation_prompt)
+        size = generation.weight(parts, LONG_TEXT_CHARS)
         rendered = await generation.in_thread_if_long(size, LONG_TEXT_CHARS, work)
         ids = await encode_rendered(tokenizer, rendered)
         if wanted.with_special_tokens:

@@ -14,13 +14,15 @@ from rustedvino.api.responses import ResponsesRequest
 from rustedvino.api.responses_chat import Translation, to_chat
 from rustedvino.api.results import FinishReason, TokenLogprob
 from rustedvino.http import generation
-from rustedvino.http.asgi import Send, request_cleanup
+from rustedvino.http.asgi import Send
 from rustedvino.http.bodies import read_request
-from rustedvino.http.context import context, request_id
+from rustedvino.http.context import context
 from rustedvino.http.conversation import Conversation, new_call_id, prepare
 from rustedvino.http.errors import from_hub
 from rustedvino.http.generation import Choice
+from rustedvino.http.leases import Leases
 from rustedvino.http.replies import json_reply
+from rustedvino.http.request_ids import request_id
 from rustedvino.http.sse import sse_reply
 from rustedvino.hub.errors import HubError
 from rustedvino.hub.lease import Lease
@@ -38,15 +40,13 @@ async def responses() -> Response:
     model = server.hub.get(wanted.model)
     assets = await model.assets()
     generation.check_kind(model, assets, "responses", also=("vision",))
-    cleanup, number = request_cleanup(request), request_id(request)
+    leases, number = Leases(request, model), request_id(request)
     with _in_words_of(translation, number):
         conversation = await prepare(translation.chat, model, assets, server)
 
     async def take_lease() -> Lease:
         with _in_words_of(translation, number):
-            lease = await model.actor.lease(conversation.plan)
-        cleanup.callback(lease.close)
-        return lease
+            return await leases.take(conversation.plan)
 
     answer = _Answer(wanted, conversation, number)
     if not wanted.stream:

@@ -100,7 +100,9 @@ async def prepare_vision(
         rendered = render(side.guard.marker, lambda messages: place_images(messages, parts=parts_form))
         return side.guard.finish(rendered)
 
-    size = sum(len(message.text) for message in chat.messages)
+    size = generation.weight(
+        (chat.to_template_messages(), chat.template_tools(), chat.chat_template_kwargs), LONG_TEXT_CHARS
+    )
     prompt = _without_bos(await generation.in_thread_if_long(size, LONG_TEXT_CHARS, work), assets)
     if sorted(tagged_images(prompt)) != list(range(len(parts))):
         raise api.bad_request("the model's chat template has no place for some of the images", "messages")

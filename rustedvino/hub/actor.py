@@ -3,7 +3,8 @@
 import itertools
 import logging
 import math
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -16,6 +17,7 @@ from rustedvino.hub.calls import Call, Calls
 from rustedvino.hub.errors import (
     BadInput,
     Busy,
+    DevicePoisoned,
     EngineFailed,
     HubError,
     NeverFits,
@@ -29,11 +31,13 @@ from rustedvino.hub.lease import FINISHES, GenerationRequest, Lease, Sequence
 from rustedvino.hub.memory import ProcessMemory
 from rustedvino.hub.model_files import ModelFiles, ModelProblem
 from rustedvino.hub.pool import block_size, pool_blocks, whole_blocks
-from rustedvino.hub.process import WorkerProcess, WorkerStartError, describe_end, ignore_message
+from rustedvino.hub.process import EndKind, WorkerProcess, WorkerStartError, describe_end, ignore_message
 from rustedvino.hub.residency import NoRoom
 from rustedvino.hub.restarts import DeathRecord, RestartPolicy
 from rustedvino.hub.spares import SparePool
 from rustedvino.hub.states import WITH_WORKER, Event, State, next_state
+from rustedvino.observe.watchdog import RunningGeneration
+from rustedvino.observe.tally import ModelTally, TokenClock, restart_reason
 from rustedvino.worker.protocol import Message, ProtocolError, encode_frame
 
 log = logging.getLogger(__name__)
@@ -135,8 +139,12 @@ class ModelActor:
     """Times of trio's clock."""
     memory: ProcessMemory | None = None
     """What the worker used when last measured."""
+    gpu_bytes: int | None = None
+    """GPU memory of the worker when last measured, None where the system does not say."""
     restarts: int = 0
-    tokens_generated: int = 0
+    tally: ModelTally = field(factory=ModelTally)
+    poisoned_at: float | None = None
+    """When a worker last reported that its device was lost to it, in seconds since 1970."""
     calls: Calls = field(factory=Calls)
     deaths: DeathRecord = field(init=False)
     _sequences: dict[int, tuple[Lease, Sequence]] = field(factory=dict)
@@ -204,7 +212,7 @@ class ModelActor:
             blocks_total=self.blocks_total,
             cache_usage_percent=self._cache_usage,
             restarts=self.restarts,
-            tokens_generated=self.tokens_generated,
+            tokens_generated=self.tally.tokens_generated,
             worker_pid=None if self._worker is None else self._worker.pid,
             last_error=self.last_error,
             load_secs=self.load_secs,
@@ -216,6 +224,14 @@ class ModelActor:
     def busy(self) -> bool:
         """Whether requests run or wait."""
         return bool(self._sequences or self._waiters)
+
+    def running_generations(self, name: str) -> Iterator[RunningGeneration]:
+        """Every sequence in the worker's batch, with its age and its last sign of work."""
+        worked_at = -math.inf if self._worker is None else self._worker.last_frame
+        for lease, sequence in self._sequences.values():
+            started = lease.admitted_at
+            progressed = max(started, sequence.clock.last_at or started, worked_at)
+            yield RunningGeneration(model=name, started_at=started, progressed_at=progressed)
 
     def load(self, trigger: Trigger = "admin", *, force: bool = False) -> None:
         """Ask for the model to be resident. One load serves every asker."""
@@ -282,13 +298,18 @@ class ModelActor:
         self._load_on_demand()
         self._refuse_if_closed()
         if len(self._waiters) >= self.server.max_queue_depth:
+            self.tally.pool_capacity_rejected += 1
             raise Busy(
                 f"{len(self._waiters)} requests are waiting for {self.model_id!r} already",
                 retry_after_secs=self._wait_estimate_secs(),
             )
         if self.blocks_total:
-            self._check_ever_fits(request)
-        wait = _Wait(request)
+            try:
+                self._check_ever_fits(request)
+            except NeverFits:
+                self.tally.own_budget_rejected += 1
+                raise
+        wait = _Wait(request, trio.current_time())
         waiter = Waiter(self, lambda: self._admit(waiter, wait))
         self._waiters[id(waiter)] = (waiter, wait)
         patience = self.server.load_wait_secs if self.waits_for_load else self._queue_patience_secs
@@ -306,13 +327,12 @@ class ModelActor:
             raise wait.error
         if wait.lease is None:
             self._refuse_if_closed()
-            raise (
-                self._not_ready()
-                if self.state is not State.READY
-                else Busy(
-                    f"no slot of {self.model_id!r} was free within {patience:g} s",
-                    retry_after_secs=self._wait_estimate_secs(),
-                )
+            if self.state is not State.READY:
+                raise self._not_ready()
+            self.tally.pool_capacity_rejected += 1
+            raise Busy(
+                f"no slot of {self.model_id!r} was free within {patience:g} s",
+                retry_after_secs=self._wait_estimate_secs(),
             )
         return wait.lease
 
@@ -381,10 +401,15 @@ class ModelActor:
         new_tokens = self._new_tokens(request)
         blocks = self._blocks(request)
         self.last_used = trio.current_time()
-        lease = Lease(request, [], self._give_up, admitted_at=self.last_used)
+        self.tally.admitted(request.modality, request.prompt_tokens)
+        lease = Lease(request, [], self._give_up, requested_at=wait.requested_at, admitted_at=self.last_used)
         for options in request.options:
             sequence = Sequence(
-                next(_sequence_numbers), new_tokens, blocks, with_logprobs=bool(options.get("logprobs"))
+                next(_sequence_numbers),
+                new_tokens,
+                blocks,
+                TokenClock(wait.requested_at),
+                with_logprobs=bool(options.get("logprobs")),
             )
             lease.sequences.append(sequence)
             self._sequences[sequence.number] = (lease, sequence)
@@ -418,6 +443,7 @@ class ModelActor:
                 self._worker.end_work()
             self._tell()
         if all(other.released for other in lease.sequences):
+            self.tally.answered(lease.request.modality, trio.current_time() - lease.requested_at)
             self.queue.release()
         else:
             self.queue.pump()
@@ -460,11 +486,12 @@ class ModelActor:
         self._step_us = int(inside_us)
         self._overhead_us = int(total_us) - self._step_us
         finished: list[tuple[Lease, Sequence]] = []
+        now = trio.current_time()
         for number, ids, finish, logprobs in deltas:
             lease, sequence = self._sequences[number]
             if ids:
                 sequence.take(ids, logprobs)
-                self.tokens_generated += len(ids)
+                self.tally.tokens(sequence.clock, len(ids), now)
             if finish is not None:
                 self._finish(sequence, finish)
                 finished.append((lease, sequence))
@@ -512,7 +539,7 @@ class ModelActor:
     def _give_memory_back(self) -> None:
         """The process has been reaped: its whole charge goes. A model that restarts keeps its place."""
         assert self._worker is None
-        self.memory = None
+        self.memory = self.gpu_bytes = None
         if self.state is not State.FAILED:
             self.kv_cache_gb = None
         if self._holds_memory:
@@ -560,6 +587,9 @@ class ModelActor:
             self._fail_load(Event.DEADLINE, f"the load did not end within {self.server.load_timeout_secs:g} s")
         elif self._given_up(number):
             await self._end_worker("the load was cancelled")
+        elif self._load_error is not None and self._load_error[0] == "poisoned_device":
+            await self._end_worker("its device was lost")
+            self._died(Event.CRASH, self._load_error[1], kind="exit", fault=self._load_error[0])
         elif self._load_error is not None:
             await self._end_worker("the load failed")
             self._fail_load(Event.LOAD_ERROR, self._load_error[1])
@@ -714,11 +744,19 @@ class ModelActor:
         assert worker.end is not None
         text = describe_end(worker.end)
         event = Event.STALL if worker.end.kind == "stall" else Event.CRASH
-        self._died(event, text, tail=worker.end.output_tail)
+        fault = None if worker.end.fault is None else worker.end.fault[0]
+        self._died(event, text, kind=worker.end.kind, fault=fault, tail=worker.end.output_tail)
 
-    def _died(self, event: Event, text: str, *, tail: str = "") -> None:
-        """The worker is gone: end what ran, keep what waits, decide about a restart."""
+    def _died(
+        self, event: Event, text: str, *, kind: EndKind | None = None, fault: str | None = None, tail: str = ""
+    ) -> None:
+        """The worker is gone: end what ran, keep what waits, decide about a restart. ``kind`` None: it never began;
+        ``fault`` is what it said of its own end."""
         now = trio.current_time()
+        poisoned = fault == "poisoned_device"
+        if poisoned:
+            self.poisoned_at = time.time()
+            log.error("model %s: its worker lost the device %s: %s", self.model_id, self.device, text)
         self.last_error = text
         self.deaths.died(now, {lease.request.fingerprint for lease, _ in self._sequences.values()})
         count = self.deaths.count(now)
@@ -734,13 +772,15 @@ class ModelActor:
             self._fail_load(Event.EXHAUSTED, self.last_error)
         else:
             self.restarts += 1
+            self.tally.restarted(restart_reason(kind, "gpu_poisoned" if poisoned else fault))
             self._retry_at = now + delay
             self._fire(event)
         for waiter, wait in list(self._waiters.values()):
             if self.deaths.is_culprit(wait.request.fingerprint):
                 self._refuse(waiter, wait, _suspect())
+        lost = DevicePoisoned if poisoned else WorkerLost
         self._lose_running(
-            lambda: WorkerLost(
+            lambda: lost(
                 f"the worker of {self.model_id!r} was lost: {text}",
                 retry_after_secs=max(1.0, delay + self._reload_secs),
             )
@@ -895,6 +935,7 @@ class _Wait:
     """A request in line, and what came of it."""
 
     request: GenerationRequest
+    requested_at: float
     done: trio.Event = field(factory=trio.Event)
     lease: Lease | None = None
     error: HubError | None = None

@@ -309,7 +309,6 @@ class Admin:
                     message = f"model_ids[{index}]: the model {model_id!r} does not exist"
                     raise BadSetting(f"model_ids[{index}]", message, "model_not_found")
             await self.store.change(set_preload(wanted))
-            self._started_with = {**self._started_with, "preload": wanted}
         eager = [model_id for model_id, model in registered.items() if model.actor.settings.load == "eager"]
         return {"preload": wanted, "eager": eager}
 
@@ -397,11 +396,11 @@ class Admin:
 
     def _changed_globals(self, file: object, raw: Mapping[str, object]) -> list[str]:
         """Global settings that the next start would change. What the command line replaced at this start is no
-        change, nor is another spelling of the same value."""
+        change, nor is another spelling of the same value; ``preload`` only ever speaks of the next start."""
         return [
             name
             for name in attrs.asdict(self.hub.settings, recurse=False)
-            if name != "models"
+            if name not in ("models", "preload")
             and getattr(file, name) != getattr(self.hub.settings, name)
             and raw.get(name) != self._started_with.get(name)
         ]

@@ -40,6 +40,12 @@ class WorkerLost(HubError):
     code = "worker_lost"
 
 
+class DevicePoisoned(WorkerLost):
+    """The worker's device refused all further work; a fresh worker opens it anew: try again."""
+
+    code = "gpu_poisoned"
+
+
 class Unloading(HubError):
     """The request was ended by an unload or by the shutdown: try again."""
 

@@ -16,7 +16,7 @@ from rustedvino.hub.calls import Calls
 from rustedvino.hub.errors import HubError, NotReady, UnknownModel
 from rustedvino.hub.eviction import LoadPlan, LoadRequest, Refusal, Resident
 from rustedvino.hub.footprint import KV_POOL_KINDS, SPARE_WORKER_BYTES, UTILITY_WORKER_BYTES
-from rustedvino.hub.inventory import Inventory, UnknownDevice, from_facts, missing_devices
+from rustedvino.hub.inventory import SYSTEM_RAM, Inventory, UnknownDevice, from_facts, missing_devices
 from rustedvino.hub.ledger import open_ledger
 from rustedvino.hub.model_files import ModelFiles, ModelProblem, inspect_folder
 from rustedvino.hub.process import WorkerProcess, WorkerStartError
@@ -26,6 +26,8 @@ from rustedvino.hub.spares import SparePool
 from rustedvino.hub.states import WITH_WORKER, State
 from rustedvino.hub.text_assets import TextAssets, TextModel
 from rustedvino.hub.utility import UtilityWorker
+from rustedvino.observe.metrics import MemorySnapshot, Metrics, ModelSnapshot, ServerSnapshot
+from rustedvino.observe.watchdog import RunningGeneration
 
 log = logging.getLogger(__name__)
 
@@ -73,10 +75,14 @@ class Hub:
     utility: UtilityWorker = field(init=False)
     inventory: Inventory = field(init=False)
     residency: Residency = field(init=False)
+    metrics: Metrics = field(init=False)
     _models: dict[str, Model] = field(factory=dict)
     _queues: dict[str, DeviceQueue] = field(factory=dict)
     _actors: trio.Nursery = field(init=False)
     _inventoried: trio.Event = field(factory=trio.Event)
+
+    def __attrs_post_init__(self) -> None:
+        self.metrics = Metrics(self)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run everything until cancelled."""
@@ -123,6 +129,7 @@ class Hub:
         actor.deregister()
         await actor.wait_unloaded()
         self._models.pop(model_id, None)
+        self.metrics.forget(model_id)
 
     def update(self, model_id: str, settings: ModelSettings) -> None:
         """Replace a model's settings. What is asked for per request or per eviction acts at once, the rest at the
@@ -192,6 +199,55 @@ class Hub:
         for model in self._models.values():
             model.actor.abort(reason)
 
+    # What is shown.
+
+    def snapshot(self) -> ServerSnapshot:
+        """What gauges show now (see metrics.MetricsSource)."""
+        models = tuple(self._model_snapshot(model_id, model.actor) for model_id, model in self._models.items())
+        if not self._inventoried.is_set():
+            return ServerSnapshot(models=models)
+        view = self.residency.ledger.view()
+        return ServerSnapshot(
+            models=models,
+            memory=tuple(
+                MemorySnapshot(
+                    label="domain", name=domain.domain, total_bytes=domain.budget_bytes, used_bytes=domain.used_bytes
+                )
+                for domain in view.domains.values()
+            ),
+        )
+
+    def _model_snapshot(self, model_id: str, actor: ModelActor) -> ModelSnapshot:
+        statistics = actor.statistics()
+        loaded = actor.state in (State.READY, State.DRAINING)
+        charges = None
+        if self._inventoried.is_set() and (reservation := self.residency.ledger.get(model_id)) is not None:
+            charges = reservation.charges
+        gpu = [size for domain, size in (charges or {}).items() if domain != SYSTEM_RAM]
+        pool_bytes = actor.facts.get("kv_cache_bytes") if loaded else None
+        return ModelSnapshot(
+            model=model_id,
+            device=actor.device,
+            kind=actor.files.kind if actor.files is not None else actor.settings.kind or "unknown",
+            loaded=loaded,
+            pinned=actor.settings.pinned,
+            priority=actor.settings.priority,
+            running=statistics.running,
+            waiting=statistics.waiting,
+            max_running=actor.slots,
+            load_secs=actor.load_secs if loaded else None,
+            memory_bytes=None if actor.memory is None else actor.memory.held_bytes,
+            process_gpu_bytes=actor.gpu_bytes,
+            estimate_bytes=sum(gpu) if gpu else None,
+            kv_pool_bytes=pool_bytes if isinstance(pool_bytes, int) else None,
+            kv_usage_percent=statistics.cache_usage_percent if loaded and pool_bytes else None,
+        )
+
+    def running(self) -> Iterator[RunningGeneration]:
+        """Every sequence in a worker's batch (see watchdog.Watchdog)."""
+        for model_id, model in self._models.items():
+            yield from model.actor.running_generations(model_id)
+
     # What actors ask (see actor.Gate).
 
     async def acquire(self, actor: ModelActor, files: ModelFiles) -> Grant:
@@ -226,6 +282,7 @@ class Hub:
             text.accept,
             gate=self,
             queue_of=self._queue,
+            tally=self.metrics.model(model_id),
         )
         model = self._models[model_id] = Model(actor, text)
         self._actors.start_soon(actor.run)
@@ -316,6 +373,7 @@ class Hub:
                 gpu = await trio.to_thread.run_sync(memory.gpu_memory, worker.pid)
                 if process is not None and worker is actor.worker:
                     actor.memory = process
+                    actor.gpu_bytes = None if gpu is None else gpu.local_bytes
                     self.residency.note(model_id, process, gpu)
                 own = actor.settings.idle_unload_secs
                 limit = self.settings.idle_unload_secs if own is None else own

@@ -7,6 +7,8 @@ import trio
 from attrs import define, field, frozen
 
 from rustedvino.hub.errors import HubError
+from rustedvino.observe.families import Modality
+from rustedvino.observe.tally import TokenClock
 from rustedvino.worker.protocol import ProtocolError
 
 Finish = Literal["stop", "length"]
@@ -28,6 +30,7 @@ class GenerationRequest:
     shrinkable: bool
     options: tuple[dict[str, Any], ...]
     fingerprint: bytes
+    modality: Modality = "text"
 
     @property
     def sequences(self) -> int:
@@ -45,6 +48,7 @@ class Sequence:
     number: int
     max_new_tokens: int
     blocks: int
+    clock: TokenClock
     with_logprobs: bool = False
     tokens: list[int] = field(factory=list)
     logprobs: list[float] = field(factory=list)
@@ -79,6 +83,7 @@ class Lease:
     request: GenerationRequest
     sequences: list[Sequence]
     _give_up: Callable[["Lease", Sequence], None]
+    requested_at: float = 0.0
     admitted_at: float = 0.0
     _changed: bool = False
     _lot: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)

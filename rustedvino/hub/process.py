@@ -6,12 +6,14 @@ import socket
 import subprocess
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import IO, Any, Final, Literal
 
 import trio
 from attrs import define, field, frozen
 
 from rustedvino.hub.log_tail import LogTail
+from rustedvino.observe.worker_lines import WorkerLines, worker_lines
 from rustedvino.worker import platform
 from rustedvino.worker.protocol import (
     FROM_WORKER,
@@ -93,11 +95,11 @@ class WorkerProcess:
     _exit_code: int | None = None
     _work_bound_secs: float | None = None
     _deadline: float | None = None
-    _last_frame: float = 0.0
+    last_frame: float = 0.0
 
     def __attrs_post_init__(self) -> None:
-        self._stdout = LogTail(self._log_line)
-        self._stderr = LogTail(self._log_line)
+        self._stdout = LogTail(partial(self._log_line, worker_lines("stdout")))
+        self._stderr = LogTail(partial(self._log_line, worker_lines("stderr")))
 
     @property
     def alive(self) -> bool:
@@ -124,7 +126,7 @@ class WorkerProcess:
         sock.setblocking(False)
         self._socket = sock
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
-        self._last_frame = trio.current_time()
+        self.last_frame = trio.current_time()
         try:
             async with trio.open_nursery() as readers:
                 assert self._process.stdout is not None
@@ -232,9 +234,9 @@ class WorkerProcess:
                     break
                 if not data:
                     break
-                self._last_frame = trio.current_time()
+                self.last_frame = trio.current_time()
                 if self._work_bound_secs is not None:
-                    self._deadline = self._last_frame + self._work_bound_secs
+                    self._deadline = self.last_frame + self._work_bound_secs
                 else:
                     self._deadline = None
                 for message in decoder.feed(data):
@@ -288,7 +290,7 @@ class WorkerProcess:
             stopped = platform.is_stopped(self.pid)
             if not stopped and (self._deadline is None or now < self._deadline):
                 suspicion = 0
-                if self._deadline is None and self._greeted.is_set() and now - self._last_frame >= PING_INTERVAL_SECS:
+                if self._deadline is None and self._greeted.is_set() and now - self.last_frame >= PING_INTERVAL_SECS:
                     number += 1
                     self.send("ping", number)
                     self._deadline = now + self.stall_secs
@@ -309,9 +311,8 @@ class WorkerProcess:
         finally:
             tail.end()
 
-    def _log_line(self, line: bytes) -> None:
-        if log.isEnabledFor(logging.DEBUG):
-            log.debug("worker %s: %s", self.label, line.decode("utf-8", "replace"))
+    def _log_line(self, lines: WorkerLines, line: bytes) -> None:
+        lines(line, label=self.label, pid=self.pid)
 
     async def _reap(self) -> None:
         assert self._process is not None

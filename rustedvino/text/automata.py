@@ -15,8 +15,6 @@ from attrs import define, field, frozen
 from rustedvino.text.characters import BARE, Ranges, char_class, holds, merged, without
 
 MAX_STATES: Final = 1500
-MAX_WORK: Final = 400_000
-"""Steps of making a language deterministic; some have exponentially many states."""
 MAX_ROUNDS: Final = 30
 _LAST_ASCII: Final = 0x7F
 _ESCAPED: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -37,6 +35,9 @@ class Rules(Protocol):
 
     def rule(self, body: str) -> str:
         """The name of a body."""
+
+    def spend(self, steps: int) -> None:
+        """Count work. Raises TooManyStates when it is too much for one grammar."""
 
 
 @frozen
@@ -92,8 +93,8 @@ def string_char(ranges: Ranges) -> Node | None:
 
 def language(grammar: Rules, node: Node) -> str:
     """The rule of a language. Raises TooManyStates."""
-    automaton = _deterministic(node)
-    _merge_equal(automaton)
+    automaton = _deterministic(grammar, node)
+    _merge_equal(grammar, automaton)
     return _written(grammar, automaton)
 
 
@@ -101,13 +102,13 @@ def language(grammar: Rules, node: Node) -> str:
 class _Graph:
     """States by number, with steps by character and steps that need none. 0 is the start."""
 
+    rules: Rules
     steps: list[list[tuple[int, int, int]]] = field(factory=lambda: [[]])
     jumps: list[list[int]] = field(factory=lambda: [[]])
 
     def state(self) -> int:
         """A new one."""
-        if len(self.steps) >= MAX_WORK // 10:
-            raise TooManyStates
+        self.rules.spend(1)
         self.steps.append([])
         self.jumps.append([])
         return len(self.steps) - 1
@@ -152,13 +153,11 @@ class _Automaton:
     accepting: list[bool]
 
 
-def _deterministic(node: Node) -> _Automaton:
-    graph = _Graph()
+def _deterministic(grammar: Rules, node: Node) -> _Automaton:
+    graph = _Graph(grammar)
     final = graph.add(node, 0)
-    work = 0
 
     def closed(states: Iterable[int]) -> frozenset[int]:
-        nonlocal work
         found = set(states)
         left = list(found)
         while left:
@@ -166,9 +165,7 @@ def _deterministic(node: Node) -> _Automaton:
                 if target not in found:
                     found.add(target)
                     left.append(target)
-        work += len(found)
-        if work > MAX_WORK:
-            raise TooManyStates
+        grammar.spend(len(found))
         return frozenset(found)
 
     start = closed([0])
@@ -211,10 +208,11 @@ def _apart(steps: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, frozen
     return result
 
 
-def _merge_equal(automaton: _Automaton) -> None:
+def _merge_equal(grammar: Rules, automaton: _Automaton) -> None:
     """Let steps lead to one of the states that do the same, as far as a few rounds show."""
     same = list(range(len(automaton.steps)))
     for _ in range(MAX_ROUNDS):
+        grammar.spend(len(same))
         first: dict[Any, int] = {}
         changed = False
         for state in range(len(automaton.steps)):
@@ -290,7 +288,7 @@ def words(grammar: Rules, texts: Iterable[str]) -> str:
                 branches.append(f"{literal(character + text)} {rest}".rstrip())
             made[id(node)] = "", grammar.rule(" | ".join(branches))
     text, rest = made[id(tree)]
-    return grammar.rule(f"{literal(text)} {rest}".rstrip() if text else rest)
+    return grammar.rule(f"{literal(text)} {rest}".rstrip()) if text else rest
 
 
 def literal(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 REASONING_TAGS: Final = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
 """How reasoning is written in the content of an earlier answer."""
 
-ArgumentsForm = Literal["object", "string"]
+ArgumentsForm = Literal["object", "string", "either"]
 ContentForm = Literal["string", "parts"]
 
 
@@ -33,9 +33,16 @@ def split_reasoning(content: str) -> tuple[str | None, str]:
 
 
 def arguments_as_object(arguments: Any) -> Any:
-    """Return tool call arguments as an object if they are the JSON text of one, else as they are."""
+    """Return tool call arguments as an object if they are the JSON text of one, else as they are.
+
+    Null and blank text are a call without arguments: an empty object.
+    """
+    if arguments is None:
+        return {}
     if not isinstance(arguments, str):
         return arguments
+    if not arguments.strip():
+        return {}
     try:
         value = json.loads(arguments)
     except (ValueError, RecursionError):
@@ -48,19 +55,28 @@ def template_messages(
     *,
     arguments: ArgumentsForm = "object",
     content: ContentForm = "string",
+    null_call_content: bool = False,
 ) -> list[dict[str, Any]]:
     """Return messages ready for marking and rendering; the originals are not changed.
 
     - An assistant's content is split into `content` and `reasoning_content` (also given as `reasoning`
       and `thinking`, the names some templates look for), unless the message says its reasoning itself.
-    - Tool call arguments become an object where they are the text of one (`arguments` "object"; most
+    - Tool call arguments become an object where they are the text of one ("object" and "either"; most
       templates dump them with `tojson` or walk through them) or text ("string": the templates that join
-      them to a string, such as DeepSeek's). The probe of a template says which.
+      them to a string, such as DeepSeek's). What is no object goes to "either" as it is, and to "object"
+      under the name `arguments`, because a template that walks through a text fails. The probe of a
+      template says which.
+    - `null_call_content` makes empty content beside tool calls null: some templates know a call by that.
     - `content` says whether text content is given as a string or as a list of parts. Parts other than
       text are kept as a list either way.
     An empty content stays empty: templates tell an empty system message from none.
     """
-    return [_message(message, arguments, content) for message in messages]
+    prepared = [_message(message, arguments, content) for message in messages]
+    if null_call_content:
+        for message in prepared:
+            if message.get("tool_calls") and _text(message.get("content")) == "":
+                message["content"] = None
+    return prepared
 
 
 def _message(message: Mapping[str, Any], arguments_form: ArgumentsForm, content_form: ContentForm) -> dict[str, Any]:
@@ -105,9 +121,12 @@ def _tool_call(call: Any, form: ArgumentsForm) -> Any:
     function = result.get("function")
     if isinstance(function, Mapping) and "arguments" in function:
         value = function["arguments"]
-        if form == "object":
-            value = arguments_as_object(value)
-        elif not isinstance(value, str):
+        if form == "string" and isinstance(value, str) and value.strip():
+            return result
+        value = arguments_as_object(value)
+        if form == "string":
             value = json.dumps(value, ensure_ascii=False)
+        elif form == "object" and not isinstance(value, Mapping):
+            value = {"arguments": value}
         result["function"] = {**function, "arguments": value}
     return result

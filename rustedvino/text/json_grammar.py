@@ -12,13 +12,15 @@ from typing import Any, Final
 
 from attrs import define, field
 
-from rustedvino.text.automata import literal
+from rustedvino.text.automata import TooManyStates, literal
 from rustedvino.text.characters import BARE, char_class, holds, merged, without
 
 INTEGER_DIGITS: Final = 18
 FRACTION_DIGITS: Final = 15
 
 EMPTY: Final = '""'
+MAX_WORK: Final = 500_000
+"""About a second of work."""
 NEVER: Final = "\x00"
 """The expression of what no text matches. It is never part of a rule: whoever meets it leaves the branch out."""
 
@@ -35,8 +37,17 @@ class Grammar:
 
     _rules: dict[str, str] = field(factory=dict)
     _names: dict[str, str] = field(factory=dict)
+    _work: int = 0
     size_bytes: int = 0
     """Length of all bodies so far, in characters."""
+
+    def spend(self, steps: int) -> None:
+        """Count the work of making languages deterministic: some have exponentially many states.
+
+        Raises TooManyStates when it is too much."""
+        self._work += steps
+        if self._work > MAX_WORK:
+            raise TooManyStates
 
     def rule(self, body: str) -> str:
         """The name of the rule with this body."""

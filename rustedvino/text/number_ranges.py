@@ -110,7 +110,7 @@ def _fraction(low: str | None, high: str | None, left: int, *, may_end: bool = T
     if left:
         first = int(low[0]) if low else 0
         last = 9 if high is None else int(high[:1] or 0)
-        inner = [(first, last, None, None)]
+        inner: list[tuple[int, int, str | None, str | None]] = [(first, last, None, None)]
         if low and high is not None and first == last:
             inner = [(first, last, low[1:] or None, high[1:])]
         else:

@@ -115,8 +115,6 @@ class _Parser:
             pass  # lazy or not: the same texts
         if self._pattern[self._at : self._at + 1] in ("*", "+", "?", "{") and self._at < len(self._pattern):
             self._fail("a repetition is repeated")
-        if atom.least == 0 and most is None:
-            self._fail("something that may be empty is repeated without end")
         if most is not None and most < least:
             self._fail("a repetition's bounds are the wrong way round")
         size = atom.size * max(1, least if most is None else most)

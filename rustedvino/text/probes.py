@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import unicodedata
 from collections.abc import Mapping
+from itertools import product
 from typing import Any, Final
 
 import attrs
@@ -66,7 +67,9 @@ class ProbeResult:
     adds_generation_prompt: bool = False
     """The prompt ends with the beginning of an answer if asked."""
     arguments: ArgumentsForm = "object"
-    """In which form the template wants tool call arguments."""
+    """In which form the template wants tool call arguments; "either": an object, or text that is none."""
+    null_call_content: bool = False
+    """The template knows a message with tool calls by its null content: empty text will not do."""
     content: ContentForm = "string"
     """In which form the template wants text content."""
     opens_thinking: bool = False
@@ -97,11 +100,17 @@ class _Probe:
     template: ChatTemplate
     content: ContentForm
     arguments: ArgumentsForm = "object"
+    null_call_content: bool = False
     error: str | None = None
 
     def render(self, messages: Any, **kwargs: Any) -> str | None:
         """Return the prompt, None if the template refuses."""
-        prepared = template_messages(messages, arguments=self.arguments, content=self.content)
+        prepared = template_messages(
+            messages,
+            arguments=self.arguments,
+            content=self.content,
+            null_call_content=self.null_call_content,
+        )
         try:
             return self.template.render(prepared, **kwargs)
         except TemplateError as error:
@@ -118,7 +127,7 @@ def _examine(probe: _Probe, prompt: str) -> ProbeResult:
     user = list(_QUESTION)
     spaced = "two  spaces\n\tand a tab, {{ 1 }} {% if %} <&> \"quoted\" 'é'"
     bare = probe.render(user, add_generation_prompt=False)
-    calls, probe.arguments = _tool_calls(probe)
+    calls = _tool_calls(probe)
     thinking = [probe.render(user, enable_thinking=switch) for switch in (True, False)]
     return ProbeResult(
         ok=True,
@@ -141,25 +150,31 @@ def _examine(probe: _Probe, prompt: str) -> ProbeResult:
         ),
         adds_generation_prompt=bare is not None and len(prompt) > len(bare) and prompt.startswith(bare),
         arguments=probe.arguments,
+        null_call_content=probe.null_call_content,
         content=probe.content,
         opens_thinking=prompt.rstrip().endswith(("<think>", "[THINK]")),
     )
 
 
-def _tool_calls(probe: _Probe) -> tuple[bool, ArgumentsForm]:
-    """Return whether calls reach the prompt, and in which form their arguments have to be given."""
+def _tool_calls(probe: _Probe) -> bool:
+    """Return whether calls reach the prompt, and leave in the probe the form they have to be given in."""
     forms: tuple[ArgumentsForm, ...] = ("object", "string")
-    for form in forms:
-        probe.arguments = form
+    for probe.null_call_content, probe.arguments in product((False, True), forms):
         prompt = probe.render(_call_turns(1), tools=_TOOLS)
-        if prompt is not None and all(text in prompt for text in (_NAME, _ARGUMENT, _RESULT)):
-            if '\\"query' in prompt or "{'query'" in prompt:
-                continue  # dumped twice, or as Python prints it
-            return True, form
-    return False, "object"
+        if prompt is None or not all(text in prompt for text in (_NAME, _ARGUMENT, _RESULT)):
+            continue
+        if '\\"query' in prompt or "{'query'" in prompt:
+            continue  # dumped twice, or as Python prints it
+        if probe.arguments == "object":
+            probe.arguments = "either"
+            if not probe.shows(_call_turns(1, _ARGUMENT), _NAME, _ARGUMENT, _RESULT, tools=_TOOLS):
+                probe.arguments = "object"
+        return True
+    probe.null_call_content, probe.arguments = False, "object"
+    return False
 
 
-def _call_turns(count: int) -> list[dict[str, Any]]:
+def _call_turns(count: int, arguments: str = f'{{"query": "{_ARGUMENT}"}}') -> list[dict[str, Any]]:
     # Nine letters and digits: what the strictest templates take for the id of a call.
     ids = [f"probe000{index}" for index in range(count)]
     return [
@@ -171,7 +186,7 @@ def _call_turns(count: int) -> list[dict[str, Any]]:
                 {
                     "id": call_id,
                     "type": "function",
-                    "function": {"name": _NAME, "arguments": f'{{"query": "{_ARGUMENT}"}}'},
+                    "function": {"name": _NAME, "arguments": arguments},
                 }
                 for call_id in ids
             ],

@@ -55,6 +55,7 @@ class SchemaVisitor:
     _root: Any
     _open: list[str] = field(factory=list)
     _targets: dict[str, str] = field(factory=dict)
+    _strings: dict[tuple[str | None, str | None], str] = field(factory=dict)
     _subschemas: int = 0
     _properties: int = 0
     _enum_values: int = 0
@@ -234,8 +235,12 @@ class SchemaVisitor:
             raise SchemaError((*path, "minLength"), "is not supported beside a pattern or format that may break it")
         if most is not None and (body.most is None or body.most > most):
             raise SchemaError((*path, "maxLength"), "is not supported beside a pattern or format that may break it")
-        quote = word('"')
-        return self._language(Joined([quote, body.node, quote]), path)
+        key = (pattern, form)
+        known = self._strings.get(key)
+        if known is None:
+            quote = word('"')
+            known = self._strings[key] = self._language(Joined([quote, body.node, quote]), path)
+        return known
 
     def _pattern(self, pattern: Any, path: Path) -> Body:
         if not isinstance(pattern, str):
@@ -280,7 +285,7 @@ class SchemaVisitor:
         try:
             return language(self._grammar, node)
         except TooManyStates as error:
-            raise SchemaError(path, "the pattern has too many states") from error
+            raise SchemaError(path, "its patterns and bounds are too complex") from error
 
     def _array(self, schema: dict[str, Any], path: Path) -> str:
         if schema.get("uniqueItems") not in (None, False):

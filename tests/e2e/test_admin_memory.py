@@ -37,15 +37,16 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 @pytest.fixture
 def server(shared: ServerProcess) -> ServerProcess:
-    """The shared server with A and B loaded, A first, both at their configured settings."""
+    """The shared server with A and B loaded, A used before B, all as they were configured."""
     for model in MODELS:
         reset = dict.fromkeys(["pinned", "evictable", "priority"]) | ENTRY
         expect_ok(shared.client.patch(f"/v1/admin/models/{model}", json=reset))
-    for model in (C, D, B, A):
+    for model in (C, D):
         if view(shared, model)["state"] != "not_loaded":
             expect_ok(shared.client.delete(f"/v1/admin/models/{model}"))
-    load(shared, A)
-    load(shared, B)
+    for model in (A, B):
+        load(shared, model)
+        use(shared, model)
     return shared
 
 

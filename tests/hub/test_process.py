@@ -157,7 +157,7 @@ async def test_what_a_worker_prints_is_logged_for_debugging(caplog: pytest.LogCa
         async with worker("words-then-exit") as made:
             submit(made)
             await end_of(made)
-    assert "worker spare: noise on stdout" in caplog.messages
+    assert "noise on stdout" in caplog.messages
 
 
 async def test_an_idle_worker_that_does_not_answer_its_ping_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,6 @@ class Recogniser:
     """Follows a grammar of ``language`` or ``words``, which offers one branch at most."""
 
     def __init__(self, grammar: Grammar, root: str) -> None:
-        self.rules = {name: rule[1][0] if rule[0] == "choice" else rule for name, rule in self._parsed(grammar).items()}
         self.branches = {name: rule[1] for name, rule in self._parsed(grammar).items()}
         self.root = root
 
@@ -61,6 +60,8 @@ class Recogniser:
         return self._rest(self.root, text)
 
     def _rest(self, name: str, text: str) -> bool:
+        if [[kind for kind, *_ in parts] for _, parts in self.branches[name]] == [["name"]]:
+            return self._rest(self.branches[name][0][1][0][1], text)  # an alias, which keeps the runtime from merging
         fitting = []
         for _, parts in self.branches[name]:
             head, *tail = parts
@@ -75,8 +76,6 @@ class Recogniser:
         kind, *rest = head
         if kind == "text":
             return len(rest[0]) if text.startswith(rest[0]) else None
-        if kind == "name":  # an alias, which keeps the runtime from merging
-            return 0 if self._rest(rest[0], text) and not text else None
         ranges, negated = rest
         return 1 if text and any(low <= ord(text[0]) <= high for low, high in ranges) != negated else None
 

@@ -31,10 +31,11 @@ def test_reasoning_is_split_off(content, reasoning, rest):
         ("[1]", "[1]"),
         ('"text"', '"text"'),
         ('{"cut": ', '{"cut": '),
-        ("", ""),
+        ("", {}),
+        (" \n", {}),
         ("[" * 100_000, "[" * 100_000),
         ({"a": 1}, {"a": 1}),
-        (None, None),
+        (None, {}),
     ],
 )
 def test_arguments_become_an_object_if_they_are_one(arguments, expected):
@@ -84,6 +85,34 @@ def test_arguments_as_text():
 
     assert arguments('{"a":1}') == '{"a":1}'
     assert arguments({"a": "é"}) == '{"a": "é"}'
+    assert arguments("not json") == "not json"
+    assert arguments("") == arguments(None) == arguments({}) == "{}"
+
+
+@pytest.mark.parametrize("value", ["not json", "[1]", '{"cut": '])
+def test_arguments_that_are_no_object(value):
+    """A template that walks through arguments would fail on text."""
+
+    def arguments(form):
+        messages = [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": value}}]}]
+        return template_messages(messages, arguments=form)[0]["tool_calls"][0]["function"]["arguments"]
+
+    assert arguments("object") == {"arguments": value}
+    assert arguments("either") == arguments("string") == value
+
+
+@pytest.mark.parametrize("form", ["string", "parts"])
+def test_a_call_known_by_its_null_content(form):
+    call = {"function": {"name": "f", "arguments": "{}"}}
+    answers = [
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "assistant", "content": "<think>hm</think>", "tool_calls": [call]},
+        {"role": "assistant", "content": "text", "tool_calls": [call]},
+        {"role": "assistant", "content": ""},
+    ]
+    nulls = [m["content"] is None for m in template_messages(answers, content=form, null_call_content=True)]
+    assert nulls == [True, True, False, False]
+    assert not any(m["content"] is None for m in template_messages(answers, content=form))
 
 
 def test_content_as_parts():

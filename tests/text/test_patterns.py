@@ -4,10 +4,10 @@ import json
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from rustedvino.text.automata import language
+from rustedvino.text.automata import TooManyStates, language
 from rustedvino.text.json_grammar import Grammar
 from rustedvino.text.patterns import MAX_PATTERN_CHARS, MAX_PATTERN_NESTING, PatternError, parse_pattern
 from tests.support.ebnf import Texts
@@ -44,7 +44,10 @@ def texts_of(pattern: str, seed: int = 1) -> tuple[Texts, int, int | None]:
 @settings(max_examples=200, deadline=None)
 @given(patterns, st.integers(0, 2**32))
 def test_every_text_has_the_pattern_and_a_length_within_its_bounds(pattern: str, seed: int) -> None:
-    texts, least, most = texts_of(pattern, seed)
+    try:
+        texts, least, most = texts_of(pattern, seed)
+    except TooManyStates:
+        reject()
     for _ in range(10):
         value = json.loads(f'"{texts.draw()}"')
         assert re.search(pattern, value), (pattern, value)
@@ -63,20 +66,16 @@ def test_every_text_has_the_pattern_and_a_length_within_its_bounds(pattern: str,
         (r"^\x01$", {"\x01"}),
         (r"^\{\}$", {"{}"}),
         ("^$", {""}),
-        ("^[]-_]$", None),
+        ("^(?:(a*)*|(b?)+){0,1}c$|^d$", {"c", "d", "ac", "aac", "aaac", "bc", "bbc", "bbbc"}),
     ],
 )
-def test_the_texts_are_all_those_of_the_pattern(pattern: str, expected: set[str] | None) -> None:
-    if expected is None:
-        with pytest.raises(PatternError, match="empty class"):
-            texts_of(pattern)
-        return
+def test_the_texts_are_all_those_of_the_pattern(pattern: str, expected: set[str]) -> None:
     texts, _, _ = texts_of(pattern)
-    assert {json.loads(f'"{texts.draw()}"') for _ in range(200)} == expected
+    assert {json.loads(f'"{texts.draw()}"') for _ in range(300)} >= expected
 
 
 _SYNTAX = r"(a a) [a a{2 a{,2} *a a** a{2}{3} a{3,2} \ [b-a] (?i)a (?=a) (?!a) (?<=a)b (?<!a)b (a)\1 \bword \p{L} \k<a>"
-_PLACES = r"a^b a$b (^a) (a$) (a*)* (a?|b)+ \x1 \u12 [a-\d] [^\D] (?<1>a) a{1000000} (a{1000}){1000} ^^a"
+_PLACES = r"[]a] a^b a$b (^a) (a$) \x1 \u12 [a-\d] [^\D] (?<1>a) a{1000000} (a{1000}){1000} ^^a"
 _NESTED = "(" * (MAX_PATTERN_NESTING + 1) + "a" + ")" * (MAX_PATTERN_NESTING + 1)
 
 

@@ -63,11 +63,12 @@ def test_a_template_for_parts_only():
 @pytest.mark.parametrize(
     ("expression", "form"),
     [
-        ("c.function.arguments | tojson", "object"),
+        ("c.function.arguments | tojson", "either"),
         ("c.function.arguments", "string"),
         ("'```json' + c.function.arguments + '```'", "string"),
         ("c.function.arguments.query", "object"),
-        ("c.function.arguments if c.function.arguments is string else c.function.arguments | tojson", "object"),
+        ("c.function.arguments if c.function.arguments is string else c.function.arguments | tojson", "either"),
+        ("c.function.arguments | items | list | tojson", "object"),
     ],
 )
 def test_the_form_of_arguments(expression, form):
@@ -80,6 +81,21 @@ def test_the_form_of_arguments(expression, form):
     assert result.supports_tool_calls
     assert result.supports_parallel_calls
     assert result.arguments == form
+
+
+def test_calls_known_by_null_content():
+    text = (
+        "{% for m in messages %}{% if m.content is none %}{% for c in m.tool_calls %}"
+        "{{ c.function.name + c.function.arguments }}{% endfor %}{% else %}{{ m.content }}{% endif %}{% endfor %}"
+    )
+    result = probe_template(text)
+    assert result.supports_tool_calls
+    assert result.null_call_content
+    assert result.arguments == "string"
+    plain = probe_template(PLAIN)
+    assert not plain.supports_tool_calls
+    assert not plain.null_call_content
+    assert plain.arguments == "object"
 
 
 def test_thinking():

@@ -1,0 +1,155 @@
+"""Text generation with a draft model: it proposes tokens, the model checks several of them in one step.
+
+What this version of the runtime does wrongly with a draft, each found by a test, and what is done about it:
+
+- A prompt that is not processed whole in one step gives wrong text: the draft runs ahead, and its proposals are checked
+  before the prompt is complete. So prompts wait here, in line, and enter the batch in a step that has room for all of
+  them and for the proposals of every running sequence; prompts are at most ``max_prompt_tokens`` long.
+- Sampled text follows neither the model's distribution nor the draft's: only greedy requests are taken.
+- Log-probabilities of accepted tokens are now and then those of the draft: they are refused.
+"""
+
+from collections import deque
+from pathlib import Path
+from typing import Any, Final
+
+import openvino_genai as genai
+from attrs import define
+
+from rustedvino.engines.faults import EngineFault
+from rustedvino.engines.text import TextEngine, generation_config
+from rustedvino.worker.loop import Delta
+
+MAX_PREFILL_TOKENS: Final = 8192
+"""Longest prompt with a draft. It is processed in one step, during which every other stream stands still."""
+
+VERIFY_TEXTS: Final = (
+    "The quick brown fox jumps over the lazy dog. Then",
+    "One, two, three, four, five, six, seven,",
+    '{"name": "Anna", "age": 31, "city": "',
+    "def add(first, second):\n    return",
+    "Heute ist ein schöner Tag, und wir gehen",
+    "1 2 3 1 2 3 1 2 3 1 2 3 1 2",
+)
+VERIFY_NEW_TOKENS: Final = 32
+VERIFY_BLOCKS: Final = 64
+VERIFY_PRECISION: Final = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
+"""Below full precision, two tokens of nearly the same probability may change places with the shape of a batch."""
+
+
+@define(eq=False)
+class _Waiting:
+    sequence: int
+    prompt: bytes
+    options: dict[str, Any]
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.prompt) // 4
+
+
+class SpeculativeEngine(TextEngine):
+    """A TextEngine with a draft model. Sequences enter the batch in ``step``, in the order of their submits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._draft: dict[str, Any] = {}
+        self._waiting: deque[_Waiting] = deque()
+        self._given_up: list[int] = []
+        self._max_prompt_tokens = 0
+        self._prefill_tokens = 0
+
+    @property
+    def busy(self) -> bool:
+        """See TextEngine."""
+        return bool(self._waiting or self._given_up) or super().busy
+
+    def load(self, spec: dict[str, Any]) -> dict[str, Any]:
+        """See TextEngine. ``spec["draft"]``: ``path``, ``device``, ``num_assistant_tokens`` (proposals per step) and
+        ``verify`` (bool: first compare texts with and without the draft); ``context_tokens`` (null: unknown).
+
+        Also returns ``max_prompt_tokens`` and ``refuses``: submit options that are refused, and why.
+        Raises EngineFault when the texts differ.
+        """
+        self._draft = draft = spec["draft"]
+        if draft["verify"]:
+            verify(spec)
+        pool_tokens = spec["num_kv_blocks"] * spec["block_size"]
+        self._max_prompt_tokens = min(MAX_PREFILL_TOKENS, pool_tokens, spec["context_tokens"] or MAX_PREFILL_TOKENS)
+        self._prefill_tokens = spec["max_num_batched_tokens"]
+        facts = super().load(spec | {"max_num_batched_tokens": self._step_tokens(spec)})
+        return facts | {"max_prompt_tokens": self._max_prompt_tokens, "refuses": REFUSED}
+
+    def submit(self, sequence: int, prompt: bytes, options: dict[str, Any]) -> bool | None:
+        """See TextEngine. Refuses what REFUSED names."""
+        if any(waiting.sequence == sequence for waiting in self._waiting):
+            raise EngineFault("bad_input", f"sequence {sequence} is waiting already")
+        for name, reason in REFUSED.items():
+            if options.get(name):
+                raise EngineFault("bad_input", f"{name}: {reason}")
+        waiting = _Waiting(sequence, prompt, options)
+        if not 0 < waiting.prompt_tokens <= self._max_prompt_tokens:
+            raise EngineFault(
+                "bad_input",
+                f"with a draft model a prompt has 1 to {self._max_prompt_tokens} tokens, not {waiting.prompt_tokens}",
+            )
+        self._check(sequence, options)
+        self._config(options).validate()
+        self._waiting.append(waiting)
+        return None
+
+    def cancel(self, sequence: int) -> None:
+        """See TextEngine."""
+        for waiting in self._waiting:
+            if waiting.sequence == sequence:
+                self._waiting.remove(waiting)
+                self._given_up.append(sequence)
+                return
+        super().cancel(sequence)
+
+    def step(self) -> tuple[list[Delta], list[Any]]:
+        """See TextEngine. First lets prompts in: as many as a step may have tokens, and at least one."""
+        given_up: list[Delta] = [(sequence, [], "cancelled", None) for sequence in self._given_up]
+        self._given_up.clear()
+        tokens = 0
+        while self._waiting and (not tokens or tokens + self._waiting[0].prompt_tokens <= self._prefill_tokens):
+            waiting = self._waiting.popleft()
+            tokens += waiting.prompt_tokens
+            self._start(waiting.sequence, waiting.prompt, waiting.options)
+        deltas, stats = super().step()
+        return given_up + deltas, stats
+
+    def _step_tokens(self, spec: dict[str, Any]) -> int:
+        """Tokens of a step, so that its prompts and every running sequence's proposals surely fit."""
+        prompts: int = max(self._prefill_tokens, self._max_prompt_tokens)
+        return prompts + spec["max_num_seqs"] * (self._draft["num_assistant_tokens"] + 1)
+
+    def _open(self, folder: Path, scheduler: Any, spec: dict[str, Any]) -> Any:
+        return open_pipeline(folder, scheduler, spec, dict(spec["properties"]))
+
+    def _config(self, options: dict[str, Any]) -> Any:
+        return self._with_proposals(generation_config(options))
+
+    def _warmup_config(self) -> Any:
+        return self._with_proposals(super()._warmup_config())
+
+    def _with_proposals(self, config: Any) -> Any:
+        # A request without it would make the next step raise, and the pipeline be lost.
+        config.num_assistant_tokens = self._draft["num_assistant_tokens"]
+        return config
+
+
+REFUSED: Final = {
+    "temperature": "with a draft model text is generated greedily; the temperature must be 0",
+    "logprobs": "with a draft model the runtime does not give exact log-probabilities",
+}
+
+
+def open_pipeline(folder: Path, scheduler: Any, spec: dict[str, Any], properties: dict[str, Any]) -> Any:
+    """The runtime's pipeline of a model and its draft. Raises EngineFault, and what the runtime raises."""
+    draft = spec["draft"]
+    # Without a scheduler of its own the draft gets as many blocks as the model, which is what its sequences need.
+    model = genai.draft_model(draft["path"], draft["device"], **properties)
+    return genai.ContinuousBatchingPipeline(
+        str(folder), genai.Tokenizer(str(folder)), scheduler, spec["device"], draft_model=model, **properties
+    )
