@@ -69,9 +69,7 @@ class TextEngine:
         scheduler.dynamic_split_fuse = True
         scheduler.enable_prefix_caching = spec["enable_prefix_caching"]
         started = time.perf_counter()
-        self._pipeline = genai.ContinuousBatchingPipeline(
-            str(folder), scheduler, spec["device"], dict(spec["properties"])
-        )
+        self._pipeline = self._open(folder, scheduler, spec)
         loaded = time.perf_counter()
         self._warm_up(spec["warmup_prompt"])
         warm = time.perf_counter()
@@ -91,14 +89,8 @@ class TextEngine:
         ``temperature`` (> 0), ``top_p``, ``top_k`` (0 = off), ``min_p``, ``seed``; penalties always. A ``constraint``
         (see text.constraints), if there is one, must have been proven: one that does not compile ends the pipeline.
         """
-        if sequence in self._running:
-            raise EngineFault("bad_input", f"sequence {sequence} is running already")
-        if options.get("constraint") is not None and not self._lists_tokens():
-            raise EngineFault(
-                "bad_input", "output cannot be constrained: the model's tokenizer does not list its tokens"
-            )
-        handle = self._add(prompt, options)
-        self._running[sequence] = _Running(handle, logprobs=bool(options.get("logprobs")))
+        self._check(sequence, options)
+        self._start(sequence, prompt, options)
         return None
 
     def cancel(self, sequence: int) -> None:
@@ -136,10 +128,36 @@ class TextEngine:
             return self._vocabulary()
         raise unknown_method(method)
 
+    def _open(self, folder: Path, scheduler: Any, spec: dict[str, Any]) -> Any:
+        """The runtime's pipeline."""
+        return genai.ContinuousBatchingPipeline(str(folder), scheduler, spec["device"], dict(spec["properties"]))
+
+    def _check(self, sequence: int, options: dict[str, Any]) -> None:
+        """Raise EngineFault for what the runtime would not notice, or too late."""
+        if sequence in self._running:
+            raise EngineFault("bad_input", f"sequence {sequence} is running already")
+        if options.get("constraint") is not None and not self._lists_tokens():
+            raise EngineFault(
+                "bad_input", "output cannot be constrained: the model's tokenizer does not list its tokens"
+            )
+
+    def _start(self, sequence: int, prompt: bytes, options: dict[str, Any]) -> None:
+        """Put a sequence into the batch."""
+        handle = self._add(prompt, options)
+        self._running[sequence] = _Running(handle, logprobs=bool(options.get("logprobs")))
+
+    def _config(self, options: dict[str, Any]) -> Any:
+        """The runtime's configuration of a sequence."""
+        return generation_config(options)
+
+    def _warmup_config(self) -> Any:
+        """The runtime's configuration of the warm-up."""
+        return warmup_config()
+
     def _add(self, prompt: bytes, options: dict[str, Any]) -> Any:
         """Hand a prompt to the runtime and return its handle."""
         ids = np.frombuffer(prompt, dtype="<i4").astype(np.int64).reshape(1, -1)
-        return self._pipeline.add_request(self._new_request(), ov.Tensor(ids), generation_config(options))
+        return self._pipeline.add_request(self._new_request(), ov.Tensor(ids), self._config(options))
 
     def _new_request(self) -> int:
         """An id for the runtime, which must never repeat: its step would raise for good."""
@@ -168,9 +186,8 @@ class TextEngine:
         return sequence, ids, None, logprobs
 
     def _warm_up(self, prompt: list[int]) -> None:
-        config = warmup_config()
         ids = np.array([prompt], dtype=np.int64)
-        self._run_alone(self._pipeline.add_request(self._new_request(), ov.Tensor(ids), config))
+        self._run_alone(self._pipeline.add_request(self._new_request(), ov.Tensor(ids), self._warmup_config()))
 
     def _run_alone(self, handle: Any) -> None:
         """Step until a warm-up request is done. Raises EngineFault when it gave not all of its tokens."""

@@ -105,6 +105,8 @@ async def prepare(chat: ChatRequest, model: Model, assets: TextAssets, server: S
     else:
         size = generation.weight(parts, LONG_TEXT_CHARS)
         rendered = await generation.in_thread_if_long(size, LONG_TEXT_CHARS, work)
+        with counting_context_errors(model, "length"):  # tools and arguments are text too
+            generation.refuse_surely_too_long(assets, [assets.tokenizer.marker.unmark(rendered)], "messages")
         request = plan(await encode_rendered(assets.tokenizer, rendered))
     return Conversation(
         chat=chat,

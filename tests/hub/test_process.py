@@ -153,7 +153,7 @@ async def test_ten_megabytes_per_step_on_stdout_and_stderr_are_drained_while_ste
 
 
 async def test_what_a_worker_prints_is_logged_for_debugging(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.DEBUG, process_module.__name__):
+    with caplog.at_level(logging.DEBUG, "rustedvino.worker"):
         async with worker("words-then-exit") as made:
             submit(made)
             await end_of(made)
