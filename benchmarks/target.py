@@ -20,7 +20,7 @@ from benchmarks.loadgen import random_ids
 from benchmarks.measure import children, command_line
 from rustedvino.config import load_config
 from rustedvino.hub.model_files import inspect_folder
-from rustedvino.hub.pool import pool_blocks
+from rustedvino.hub.pool import batched_tokens, pool_blocks
 
 START_SECS = 120.0
 STOP_SECS = 45.0
@@ -67,7 +67,7 @@ def bare_spec(config_path: Path, folder: Path) -> dict[str, Any]:
         "device": DEVICE,
         "properties": properties,
         "num_kv_blocks": pool_blocks(inspect_folder(folder), settings, model, DEVICE),
-        "max_num_batched_tokens": settings.max_num_batched_tokens,
+        "max_num_batched_tokens": batched_tokens(settings, "CPU", settings.max_running_seqs),
         "max_num_seqs": settings.max_running_seqs,
         "enable_prefix_caching": settings.enable_prefix_caching,
     }

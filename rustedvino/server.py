@@ -15,6 +15,7 @@ import trio
 
 from rustedvino import __version__
 from rustedvino.config import ConfigError, LoadedConfig, check_bind, demo_config, load_config
+from rustedvino.config.keys import KeyRing
 from rustedvino.config.render import default_config_json, default_model_json
 from rustedvino.config.store import ConfigStore
 from rustedvino.http.app import create_app, plain_headers
@@ -47,13 +48,16 @@ async def run_server(
     inventory: Inventory | None = None,
     log_ring: LogRing | None = None,
     notifier: Notifier | None = None,
+    keys: KeyRing | None = None,
     *,
     task_status: trio.TaskStatus[tuple[HttpServer, Hub]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until SIGINT or SIGTERM: stop accepting, drain, abort the rest, end the workers. A second signal ends at
-    once. ``notifier`` tells the service manager. Raises OSError when the address cannot be listened on."""
+    once. ``notifier`` tells the service manager; ``keys`` are read from their file when they are not given. Raises
+    OSError when the address cannot be listened on, ConfigError when the keys cannot be used."""
     settings = config.settings
     notifier = notifier or Notifier(None)
+    keys = open_keys(config) if keys is None else keys
     listener = open_listener(settings.bind_addr, settings.port, client_stall_secs=settings.client_stall_secs)
     options = ServeOptions(client_stall_secs=settings.client_stall_secs, answer_headers=lambda: list(plain_headers()))
     hub = Hub(settings, inventory)
@@ -61,7 +65,7 @@ async def run_server(
         async with trio.open_nursery() as outer:
             await outer.start(hub.run)
             admin = Admin(hub, ConfigStore(config))
-            app = create_app(ServerContext(settings, hub, git_hash(), admin, log_ring or LogRing()))
+            app = create_app(ServerContext(settings, hub, git_hash(), admin, log_ring or LogRing(), keys))
             async with trio.open_nursery() as inner:
                 http: HttpServer = await inner.start(partial(serve, app, [listener], options=options))
                 for host, port in http.addresses:
@@ -97,13 +101,15 @@ async def _end_at_second_signal(signals: AsyncIterator[int], everything: trio.Ca
     everything.cancel()
 
 
-async def _serve(config: LoadedConfig, inventory: Inventory | None, log_ring: LogRing, notifier: Notifier) -> None:
+async def _serve(
+    config: LoadedConfig, inventory: Inventory | None, log_ring: LogRing, notifier: Notifier, keys: KeyRing
+) -> None:
     """Serve as this process's only work."""
     # What holds again when the server has ended: one more signal, also one that nobody has taken yet, must not turn
     # a clean end into a death by it.
     for number in END_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    await run_server(config, inventory, log_ring, notifier)
+    await run_server(config, inventory, log_ring, notifier, keys)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -120,6 +126,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _print_devices(options)
     try:
         config = _config(options)
+        keys = open_keys(config)
         inventory = load_inventory(options.inventory) if options.inventory else None
     except (ConfigError, InventoryProblem) as error:
         print(error, file=sys.stderr)
@@ -131,8 +138,9 @@ def main(arguments: list[str] | None = None) -> int:
     if options.supervise:
         return supervise(config, sys.argv[1:] if arguments is None else arguments)
     notifier = take_notifier()
+    _tell_about(keys)
     try:
-        trio.run(_serve, config, inventory, logs.ring, notifier)
+        trio.run(_serve, config, inventory, logs.ring, notifier, keys)
     except OSError as error:
         print(error.strerror or error, file=sys.stderr)
         return EXIT_FAILED
@@ -198,10 +206,24 @@ def _config(options: argparse.Namespace) -> LoadedConfig:
     changes = {name: value for name in ("bind_addr", "port") if (value := getattr(options, name)) is not None}
     if changes:
         config = attrs.evolve(config, settings=attrs.evolve(config.settings, **changes))
-        problem = check_bind(config.settings, has_keys=config.keys_path is not None and config.keys_path.is_file())
-        if problem is not None:
-            raise ConfigError([problem])
     return config
+
+
+def open_keys(config: LoadedConfig) -> KeyRing:
+    """The keys to serve by. Raises ConfigError, also when the address needs keys and there are none."""
+    keys = KeyRing.open(config.keys_path)
+    problem = check_bind(config.settings, has_keys=keys.in_use)
+    if problem is not None:
+        raise ConfigError([problem])
+    return keys
+
+
+def _tell_about(keys: KeyRing) -> None:
+    if keys.keys is None:
+        log.info("no API keys: whoever reaches this address is served, admin routes answer this machine only")
+        return
+    for warning in keys.keys.warnings:
+        log.warning("%s: %s", keys.path, warning)
 
 
 if __name__ == "__main__":

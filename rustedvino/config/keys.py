@@ -1,5 +1,6 @@
 """API keys: their file, what may stand in it, and finding a key that a client shows."""
 
+import codecs
 import hashlib
 import hmac
 import os
@@ -27,12 +28,12 @@ ADMIN_LIST: Final[KeyList] = "admin_api_keys"
 _LISTS: Final[tuple[KeyList, ...]] = (INFERENCE_LIST, ADMIN_LIST)
 
 _KEY: Final = re.compile(r"[\x21-\x7e]+")
+_NO_OBJECT: Final = re.compile(rb"""\s*["\[\-0-9A-Za-z]""")
 _HARMLESS_NAME: Final = re.compile(r"[A-Za-z_]{1,40}")
 
 
 def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-
 
 
 @frozen
@@ -90,10 +91,9 @@ def load_keys(path: str | os.PathLike[str]) -> KeySet:
 
 def parse_keys(content: bytes) -> KeySet:
     """The keys of a file with this content. Raises ConfigError."""
-    try:
-        raw = without_comments(parse_json_object(content))
-    except RecursionError:
-        raise _fault("the file is not usable: its values are nested too deeply") from None
+    if _NO_OBJECT.match(content.removeprefix(codecs.BOM_UTF8)):
+        raise _fault("the file must hold one JSON object")  # without showing what it holds
+    raw = without_comments(parse_json_object(content))
     problems = [*_name_problems(raw)]
     texts: dict[KeyList, list[str]] = {}
     for name in _LISTS:

@@ -47,7 +47,17 @@ SPECULATIVE: Final = (
         "verify_on_load",
         FLAG,
         default=True,
-        meaning="Check at load that text with and without the draft model is the same.",
+        meaning="Check at load, at full precision and with six short prompts, that greedy text with and without the "
+        "draft model is the same. It takes two more loads and the memory of full precision.",
+    ),
+    Setting(
+        "sampled_requests",
+        Choice(types.SampledRequests),
+        default="refuse",
+        live=True,
+        meaning="What becomes of a request with a temperature above 0, which the runtime cannot serve with a draft: "
+        '"refuse" answers 400, "greedy" generates at temperature 0 and reports so in `sampling`. A request without a '
+        "temperature is greedy on a model with a draft.",
     ),
 )
 

@@ -14,6 +14,7 @@ ModelKind = Literal["text_gen", "vision", "embedding", "reranking", "stt", "tts"
 LoadMode = Literal["eager", "on_demand"]
 Tier = Literal["heavy", "strong-igpu", "weak-igpu", "npu", "fallback"]
 ReasoningParser = Literal["qwen3", "gpt_oss", "mistral", "phi"]
+SampledRequests = Literal["refuse", "greedy"]
 PluginValue = str | bool | int | float
 
 BYTES_PER_GB: Final = 2**30
@@ -35,6 +36,7 @@ class SpeculativeSettings:
     draft_device: str | None = None
     num_assistant_tokens: int = 5
     verify_on_load: bool = True
+    sampled_requests: SampledRequests = "refuse"
 
 
 @frozen(kw_only=True)

@@ -7,6 +7,8 @@ import openvino_genai
 
 from rustedvino.engines.faults import EngineFault
 from rustedvino.engines.inventory import read_inventory
+from rustedvino.engines.npu_text import NpuTextEngine
+from rustedvino.engines.speculative import SpeculativeEngine
 from rustedvino.engines.text import TextEngine
 from rustedvino.engines.vision import VisionEngine
 from rustedvino.worker.loop import Delta, Engine, unknown_method
@@ -37,7 +39,7 @@ class ModelEngine:
         kind = spec.get("kind")
         if kind not in _KINDS:
             raise EngineFault("bad_input", f"models of kind {kind!r} cannot be loaded by this version")
-        engine = _KINDS[kind]()
+        engine = _engine(kind, spec)
         facts = engine.load(spec)
         self._engine = engine
         return facts
@@ -65,3 +67,12 @@ class ModelEngine:
                 return read_inventory()
             raise unknown_method(method)
         return self._engine.call(method, arguments)
+
+
+def _engine(kind: str, spec: dict[str, Any]) -> Engine:
+    if kind == "text_gen":
+        if str(spec.get("device")).startswith("NPU"):
+            return NpuTextEngine()
+        if spec.get("draft") is not None:
+            return SpeculativeEngine()
+    return _KINDS[kind]()

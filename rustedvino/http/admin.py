@@ -15,11 +15,14 @@ from rustedvino.api import errors as api
 from rustedvino.config.problems import ConfigError
 from rustedvino.config.store import ConfigNotWritable
 from rustedvino.http.asgi import read_body
+from rustedvino.http.auth import caller, require_admin
 from rustedvino.http.bodies import MAX_BODY_BYTES, read_json
 from rustedvino.http.context import context
 from rustedvino.http.replies import error_reply, json_reply
-from rustedvino.hub.admin import MODEL_FIELDS, Admin, AdminRefusal, BadSetting, Cooldown
+from rustedvino.hub.admin import Admin
+from rustedvino.hub.admin_errors import AdminRefusal, BadSetting, Cooldown
 from rustedvino.hub.admin_views import ENGINE, completeness, domains_view, model_view, runtime_versions
+from rustedvino.hub.config_sync import MODEL_FIELDS
 from rustedvino.hub.residency import NoRoom, refusal_details
 
 blueprint: Final = Blueprint("admin", __name__, url_prefix="/v1/admin")
@@ -37,15 +40,6 @@ class ModelIdConverter(BaseConverter):
 @blueprint.record
 def _add_converter(state: BlueprintSetupState) -> None:
     state.app.url_map.converters["model_id"] = ModelIdConverter
-
-
-def require_admin() -> None:
-    """Refuse who may not administer. Raises ApiError.
-
-    Without keys whoever reaches the port may: only a web page, which a browser marks by its origin, may not.
-    """
-    if "origin" in request.headers:
-        raise api.browser_origin_refused()
 
 
 @blueprint.before_request
@@ -66,6 +60,7 @@ async def list_models() -> Response:
         "uptime_secs": round(trio.current_time() - server.started_clock, 3),
         "engine": ENGINE,
         **runtime_versions(hub),
+        **({} if caller(request).key is None else {"host": server.host_name}),
         "gpu_poisoned": None,
         "memory": domains_view(hub),
     }
@@ -138,20 +133,20 @@ async def resize_model(model_id: str) -> Response:
 async def reload_config() -> Response:
     """Apply what the config says now."""
     wire.refuse_unknown(await _optional_json(), ())
-    return json_reply(await _admin().reload())
+    return json_reply(await _admin().config.reload())
 
 
 @blueprint.post("/config/preload")
 async def preload() -> Response:
     """Save which models are loaded at start."""
     wanted = wire.read_preload(await read_json(request))
-    return json_reply(await _admin().preload(wanted.model_ids))
+    return json_reply(await _admin().config.preload(wanted.model_ids))
 
 
 @blueprint.get("/config/audit")
 async def audit_config() -> Response:
     """Where the config and the running server differ."""
-    return json_reply(await _admin().audit())
+    return json_reply(await _admin().config.audit())
 
 
 # Inside.

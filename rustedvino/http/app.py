@@ -2,15 +2,17 @@
 
 import logging
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, cast
 
-from quart import Response, request
+from quart import Response, has_websocket_context, request, websocket
+from quart.typing import ResponseTypes
+from quart.wrappers.base import BaseRequestWebsocket
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 
 from rustedvino.api import errors as api
 from rustedvino.api.errors import ApiError
-from rustedvino.http import admin, chat, completions, health, models, observability, responses
+from rustedvino.http import admin, auth, chat, completions, health, keys, models, observability, responses
 from rustedvino.http.asgi import BodyTooLarge, HttpConnection
 from rustedvino.http.bodies import MAX_BODY_BYTES
 from rustedvino.http.context import API_VERSION, CONTEXT_KEY, SERVER_NAME, ServerContext
@@ -29,6 +31,7 @@ _BLUEPRINTS: Final = (
     completions.blueprint,
     responses.blueprint,
     admin.blueprint,
+    keys.blueprint,
     observability.blueprint,
 )
 
@@ -54,7 +57,10 @@ def create_app(server: ServerContext) -> QuartTrio:
     app.register_error_handler(ModelProblem, _model_problem)
     app.register_error_handler(HTTPException, _framework_error)
     app.register_error_handler(Exception, _internal_error)
+    app.before_request(auth.guard)
+    app.before_websocket(auth.guard_websocket)
     app.after_request(_headers)
+    app.after_websocket(_websocket_headers)
     return app
 
 
@@ -63,7 +69,7 @@ async def _api_error(error: ApiError) -> Response:
 
 
 async def _hub_error(error: HubError) -> Response:
-    return error_reply(from_hub(error, request_id(request)))
+    return error_reply(from_hub(error, request_id(_asked())))
 
 
 async def _model_problem(error: ModelProblem) -> Response:
@@ -72,12 +78,13 @@ async def _model_problem(error: ModelProblem) -> Response:
 
 async def _framework_error(error: HTTPException) -> Response:
     """Errors of the framework in our envelope."""
+    asked = _asked()
     if isinstance(error, BodyTooLarge):
         return error_reply(api.too_large(f"the request body is larger than {error.max_bytes} bytes"))
     if isinstance(error, NotFound):
-        return error_reply(api.unknown_url(request.method, request.path))
+        return error_reply(api.unknown_url(asked.method, asked.path))
     if isinstance(error, MethodNotAllowed):
-        return error_reply(api.method_not_allowed(request.method, error.valid_methods or ()))
+        return error_reply(api.method_not_allowed(asked.method, error.valid_methods or ()))
     status = error.code or 500
     if status == 413:
         return error_reply(api.too_large(f"the request body is larger than {MAX_BODY_BYTES} bytes"))
@@ -88,16 +95,27 @@ async def _framework_error(error: HTTPException) -> Response:
 
 async def _internal_error(error: Exception) -> Response:
     """A fault of ours: the log has the details, the client the id to find them by."""
-    number = request_id(request)
+    number = request_id(_asked())
     log.error("request %s failed", number, exc_info=error)
     return error_reply(api.internal(number))
 
 
+def _asked() -> BaseRequestWebsocket:
+    """The request, or the handshake of a WebSocket, that is being handled."""
+    return cast("BaseRequestWebsocket", websocket if has_websocket_context() else request)
+
+
 async def _headers(response: Response) -> Response:
-    response.headers["x-request-id"] = request_id(request)
+    asked = _asked()
+    response.headers["x-request-id"] = request_id(asked)
     response.headers["x-server"] = SERVER_NAME
     response.headers["x-api-version"] = API_VERSION
+    auth.add_headers(asked, response)
     return response
+
+
+async def _websocket_headers(response: ResponseTypes | None) -> ResponseTypes | None:
+    return await _headers(response) if isinstance(response, Response) else response
 
 
 def plain_headers() -> Sequence[tuple[bytes, bytes]]:

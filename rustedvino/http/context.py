@@ -1,5 +1,6 @@
 """What every route needs: the hub, the settings, and facts about this server."""
 
+import socket
 import time
 from pathlib import Path
 from typing import Final
@@ -8,7 +9,9 @@ import trio
 from attrs import define, field
 from quart import current_app
 
+from rustedvino.config.keys import KeyRing
 from rustedvino.config.types import ServerSettings
+from rustedvino.http.cors import OriginPolicy
 from rustedvino.hub.admin import Admin
 from rustedvino.hub.hub import Hub
 from rustedvino.observe.ring import LogRing
@@ -27,8 +30,16 @@ class ServerContext:
     git_hash: str
     admin: Admin | None = None
     log_ring: LogRing = field(factory=LogRing)
+    keys: KeyRing = field(factory=KeyRing)
+    keys_reloading: trio.Lock = field(factory=trio.Lock)
+    origins: OriginPolicy = field(init=False)
+    host_name: str = field(factory=socket.gethostname)
     started_at: float = field(factory=time.time)
     started_clock: float = field(factory=trio.current_time)
+
+    @origins.default
+    def _origins_default(self) -> OriginPolicy:
+        return OriginPolicy.of(self.settings.cors_allowed_origins)
 
 
 def context() -> ServerContext:

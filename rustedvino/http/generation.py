@@ -82,6 +82,7 @@ def plan(
         shrinkable=asked is None,
         options=tuple({**shared, **sampling.options(index)} for index in range(request.n)),
         fingerprint=hashlib.blake2b(prompt + b"%d" % max_new_tokens, digest_size=16).digest(),
+        prompt_field=param,
     )
 
 

@@ -6,7 +6,7 @@ import trio
 from quart import Blueprint, Response, request
 
 from rustedvino.api import errors as api
-from rustedvino.http.admin import require_admin
+from rustedvino.http.auth import require_admin
 from rustedvino.http.context import context
 from rustedvino.http.replies import json_reply
 from rustedvino.observe.ring import DEFAULT_TAIL_LINES, MAX_LINES

@@ -4,12 +4,12 @@ import re
 import secrets
 from typing import Any, Final, cast
 
-from quart import Request
+from quart.wrappers.base import BaseRequestWebsocket
 
 _REQUEST_ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
 
 
-def request_id(request: Request) -> str:
+def request_id(request: BaseRequestWebsocket) -> str:
     """The id of a request: the client's if it sent a usable one, else a fresh one; the same at every call."""
     scope = cast("dict[str, Any]", request.scope)
     known = scope.get("rustedvino.request_id")

@@ -66,13 +66,17 @@ def effective_sampling(
     """Merge a request with ``generation_config.json`` and the model's settings.
 
     Each field the request leaves out comes from the file. A file that says ``do_sample: false`` makes greedy the
-    default, not the rule: a request's own temperature samples. ``plain`` False (tools, response_format) keeps the
-    configured repetition penalty away, which would punish the repetitions that JSON is made of.
+    default, not the rule: a request's own temperature samples. A model with a draft is greedy by default too.
+    ``plain`` False (tools, response_format) keeps the configured repetition penalty away, which would punish the
+    repetitions that JSON is made of.
     """
     greedy_by_default = generation.get("do_sample") is False
     temperature = request.temperature
     if temperature is None:
         temperature = 0.0 if greedy_by_default else _number(generation, "temperature", DEFAULT_TEMPERATURE, 0, 2)
+    speculative = settings.speculative
+    if speculative is not None and (request.temperature is None or speculative.sampled_requests == "greedy"):
+        temperature = 0.0  # what is not greedy by now is refused by the loaded model
     repetition = request.repetition_penalty
     if repetition is None and plain:
         repetition = settings.repetition_penalty

@@ -14,6 +14,7 @@ from attrs import define, field, frozen
 from rustedvino.config.types import ModelSettings, ServerSettings
 from rustedvino.hub.admission import DeviceQueue, Waiter
 from rustedvino.hub.calls import Call, Calls
+from rustedvino.hub.drafts import check_draft_devices, inspect_draft
 from rustedvino.hub.errors import (
     BadInput,
     Busy,
@@ -22,22 +23,24 @@ from rustedvino.hub.errors import (
     HubError,
     NeverFits,
     NotReady,
+    PromptTooLong,
     Suspect,
     Unloading,
+    Unsupported,
     WorkerLost,
 )
 from rustedvino.hub.eviction import Refusal, Trigger
 from rustedvino.hub.lease import FINISHES, GenerationRequest, Lease, Sequence
 from rustedvino.hub.memory import ProcessMemory
 from rustedvino.hub.model_files import ModelFiles, ModelProblem
-from rustedvino.hub.pool import block_size, pool_blocks, whole_blocks
+from rustedvino.hub.pool import batched_tokens, block_size, pool_blocks, whole_blocks
 from rustedvino.hub.process import EndKind, WorkerProcess, WorkerStartError, describe_end, ignore_message
 from rustedvino.hub.residency import NoRoom
 from rustedvino.hub.restarts import DeathRecord, RestartPolicy
 from rustedvino.hub.spares import SparePool
 from rustedvino.hub.states import WITH_WORKER, Event, State, next_state
-from rustedvino.observe.watchdog import RunningGeneration
 from rustedvino.observe.tally import ModelTally, TokenClock, restart_reason
+from rustedvino.observe.watchdog import RunningGeneration
 from rustedvino.worker.protocol import Message, ProtocolError, encode_frame
 
 log = logging.getLogger(__name__)
@@ -185,7 +188,8 @@ class ModelActor:
     @property
     def slots(self) -> int:
         """Sequences that may run at once."""
-        return self.settings.max_concurrent_streams or self.server.max_running_seqs
+        configured = self.settings.max_concurrent_streams or self.server.max_running_seqs
+        return min(configured, self.facts.get("max_sequences", configured))
 
     @property
     def blocks_total(self) -> int:
@@ -373,13 +377,31 @@ class ModelActor:
         return -(-(request.prompt_tokens + self._new_tokens(request)) // size)
 
     def _new_tokens(self, request: GenerationRequest) -> int:
+        wanted = request.max_new_tokens
+        if "context_tokens" in self.facts:  # less than the model's own
+            wanted = max(1, min(wanted, self.facts["context_tokens"] - request.prompt_tokens))
         if not request.shrinkable:
-            return request.max_new_tokens
+            return wanted
         per_sequence = self.blocks_total // request.sequences * int(self.facts["block_size"])
-        return max(1, min(request.max_new_tokens, per_sequence - request.prompt_tokens))
+        return max(1, min(wanted, per_sequence - request.prompt_tokens))
+
+    def _check_supported(self, request: GenerationRequest) -> None:
+        """Raise PromptTooLong or Unsupported for what the loaded engine said it does not take."""
+        most = self.facts.get("max_prompt_tokens")
+        if most is not None and request.prompt_tokens > most:
+            setting = self.facts.get("max_prompt_setting")
+            reason = "a model with a draft takes no more" if setting is None else f"the setting {setting}"
+            raise PromptTooLong(
+                f"the prompt has {request.prompt_tokens} tokens; {self.model_id!r} takes at most {most} ({reason})",
+                field=request.prompt_field,
+            )
+        for name, reason in self.facts.get("refuses", {}).items():
+            if any(options.get(name) for options in request.options):
+                raise Unsupported(f"'{name}' cannot be used with {self.model_id!r}: {reason}", field=name)
 
     def _check_ever_fits(self, request: GenerationRequest) -> None:
         """Raise NeverFits for a request that an idle model could not run."""
+        self._check_supported(request)
         if request.sequences > self.slots:
             raise NeverFits(
                 f"n is {request.sequences}, but {self.model_id!r} runs at most {self.slots} sequences at once",
@@ -391,7 +413,7 @@ class ModelActor:
             raise NeverFits(
                 f"{request.sequences} × ({request.prompt_tokens} prompt + {self._new_tokens(request)} new tokens) need "
                 f"{needed * size} tokens of KV pool; the pool of {self.model_id!r} holds {self.blocks_total * size}",
-                field="max_tokens" if not request.shrinkable else "messages",
+                field="max_tokens" if not request.shrinkable else request.prompt_field,
             )
 
     def _admit(self, waiter: Waiter, wait: "_Wait") -> None:
@@ -637,10 +659,11 @@ class ModelActor:
             log.exception("model %s: its files could not be read", self.model_id)
             raise ModelProblem(f"its files could not be read: {type(error).__name__}: {error}") from error
         self.files = files = prepared.files
-        blocks = await self._reserve(files)
+        draft = await self._inspect_draft(files)
+        blocks = await self._reserve(files, draft)
         threads = self.settings.num_threads or self.server.num_threads
         properties: dict[str, Any] = {}
-        if self.server.kv_cache_precision:
+        if self.server.kv_cache_precision and not self.device.startswith("NPU"):
             properties["KV_CACHE_PRECISION"] = self.server.kv_cache_precision
         if threads and self.device == "CPU":
             properties["INFERENCE_NUM_THREADS"] = threads
@@ -654,24 +677,51 @@ class ModelActor:
             "properties": properties,
             "num_kv_blocks": blocks,
             "block_size": block_size(self.device),
-            "max_num_batched_tokens": self.server.max_num_batched_tokens,
-            "max_num_seqs": self.slots,
+            "context_tokens": files.context_tokens,
+            "max_prompt_len": self.settings.max_prompt_len,
+            "min_response_len": self.settings.min_response_len,
+            "draft": None if draft is None else self._draft_spec(draft),
+            "max_num_batched_tokens": batched_tokens(self.server, self.device, self.slots),
+            "max_num_seqs": self.settings.max_concurrent_streams or self.server.max_running_seqs,
             "enable_prefix_caching": self.server.enable_prefix_caching,
             "warmup_prompt": prepared.warmup_prompt,
             "probe_strings": prepared.probe_strings,
         }
 
-    async def _reserve(self, files: ModelFiles) -> int:
-        """Reserve the memory of a load and go to its device. Returns the blocks of the KV pool."""
-        if self.gate is None:
-            return pool_blocks(files, self.server, self.settings, self.device)
-        grant = await self.gate.acquire(self, files)
-        self._holds_memory = True
-        self._announce()
-        self._move(grant.device)
-        if grant.kv_pool_bytes is None:
-            return pool_blocks(files, self.server, self.settings, self.device)
-        return whole_blocks(files, self.server, self.device, grant.kv_pool_bytes)
+    async def _inspect_draft(self, files: ModelFiles) -> ModelFiles | None:
+        """The draft model's files, where one is configured. Raises ModelProblem."""
+        speculative = self.settings.speculative
+        if speculative is None:
+            return None
+        return await trio.to_thread.run_sync(inspect_draft, files, speculative, self.server.models_dir)
+
+    def _draft_spec(self, draft: ModelFiles) -> dict[str, Any]:
+        """What the worker is told of the draft. Raises ModelProblem for a device that cannot have one."""
+        speculative = self.settings.speculative
+        assert speculative is not None
+        device = speculative.draft_device or self.device
+        check_draft_devices(self.device, device)
+        return {
+            "path": str(draft.folder),
+            "device": device,
+            "num_assistant_tokens": speculative.num_assistant_tokens,
+            "verify": speculative.verify_on_load,
+        }
+
+    async def _reserve(self, files: ModelFiles, draft: ModelFiles | None) -> int:
+        """Reserve the memory of a load and go to its device. Returns the blocks of the KV pool, 0 on an NPU."""
+        pool_bytes = None
+        if self.gate is not None:
+            grant = await self.gate.acquire(self, files)
+            self._holds_memory = True
+            self._announce()
+            self._move(grant.device)
+            pool_bytes = grant.kv_pool_bytes
+        if self.device.startswith("NPU"):
+            return 0  # the cache is part of the compiled model
+        if pool_bytes is None:
+            return pool_blocks(files, self.server, self.settings, self.device, draft)
+        return whole_blocks(files, self.server, self.device, pool_bytes, draft)
 
     def _move(self, device: str) -> None:
         """Stand in the line of another device, with all who wait."""

@@ -5,66 +5,40 @@ in the file, and what is refused has changed nothing.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import attrs
 import trio
 from attrs import define, field
 
-from rustedvino.config.kinds import model_id_fault
 from rustedvino.config.load import read_model_settings
-from rustedvino.config.model_table import MODEL
 from rustedvino.config.problems import ConfigError
-from rustedvino.config.store import ConfigStore, EntryExists, add_model, remove_model, set_model, set_preload
-from rustedvino.config.types import ModelSettings
+from rustedvino.config.store import ConfigStore, EntryExists, add_model, remove_model, set_model
+from rustedvino.config.types import ModelSettings, gb_to_bytes
 from rustedvino.hub.actor import ModelActor
-from rustedvino.hub.admin_views import changed_settings, has_ledger, model_kind, model_view
-from rustedvino.hub.errors import NotReady
+from rustedvino.hub.admin_errors import BadSetting, Cooldown, WrongState, check_model_id
+from rustedvino.hub.admin_views import changed_settings, model_view
+from rustedvino.hub.config_sync import (
+    LIVE_FIELDS,
+    ConfigSync,
+    device_fault,
+    give_another_chance,
+    remove,
+    waits_for_load,
+)
+from rustedvino.hub.errors import HubError, NotReady, UnknownModel
 from rustedvino.hub.eviction import Refusal
 from rustedvino.hub.footprint import KV_POOL_KINDS
 from rustedvino.hub.hub import Hub
 from rustedvino.hub.model_files import ModelProblem, inspect_folder
+from rustedvino.hub.pool import whole_blocks
 from rustedvino.hub.residency import NoRoom, plan_details, refusal_details
-from rustedvino.hub.states import WITH_WORKER, State
+from rustedvino.hub.states import State
 
 log = logging.getLogger(__name__)
-
-DEREGISTER_BOUND_SECS: Final = 30.0
-"""How long a removal that must not stop half-way goes on after its client has left."""
-MODEL_FIELDS: Final = tuple(row.name for row in MODEL)
-LIVE_FIELDS: Final = frozenset(row.name for row in MODEL if row.live)
-"""Fields of a loaded model that act at once; the others do at its next load."""
-
-
-class AdminRefusal(Exception):
-    """An operation that was not carried out. ``code`` is the wire code."""
-
-    def __init__(self, message: str, code: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.code = code
-
-
-class BadSetting(AdminRefusal):
-    """Something given is wrong: correct it. ``field`` is its path."""
-
-    def __init__(self, field: str, message: str, code: str = "invalid_value") -> None:
-        super().__init__(message, code)
-        self.field = field
-
-
-class WrongState(AdminRefusal):
-    """The model's state, or the file's, does not allow it."""
-
-
-class Cooldown(AdminRefusal):
-    """It was done too short a time ago."""
-
-    def __init__(self, message: str, retry_after_secs: float) -> None:
-        super().__init__(message, "resize_cooldown")
-        self.retry_after_secs = retry_after_secs
 
 
 @define(eq=False)
@@ -74,13 +48,15 @@ class Admin:
 
     hub: Hub
     store: ConfigStore
-    _started_with: Mapping[str, object] = field(init=False)
-    """Global settings as the file had them when they took effect."""
+    config: ConfigSync = field(init=False)
+    """The operations on the file as a whole."""
     _changes: trio.Lock = field(factory=trio.Lock, init=False)
     _resized_at: dict[str, float] = field(factory=dict, init=False)
+    _loading: Counter[str] = field(factory=Counter, init=False)
+    """How many wait for a load, by model."""
 
     def __attrs_post_init__(self) -> None:
-        self._started_with = dict(self.store.config.raw)
+        self.config = ConfigSync(self.hub, self.store, self._changes)
 
     # The registry.
 
@@ -101,7 +77,7 @@ class Admin:
                 await self._check_loadable(model_id, settings)
                 await self.store.change(add_model(model_id, entry))
             except BaseException as error:
-                await self._remove(model_id)
+                await remove(self.hub, model_id)
                 if isinstance(error, EntryExists):
                     raise WrongState(str(error), "model_exists") from error
                 raise
@@ -119,7 +95,7 @@ class Admin:
 
     async def _load_added(self, model_id: str) -> None:
         try:
-            await self.hub.load(model_id)
+            await self._load(model_id)
         except NotReady as error:
             message = f"{model_id!r} is registered and saved, but was not loaded: {error.message}"
             raise NotReady(error.reason, message, retry_after_secs=error.retry_after_secs) from error
@@ -142,9 +118,9 @@ class Admin:
             await self.store.change(set_model(model_id, changes, changed_settings(before)))
             # No checkpoint between saving and this: a cancellation cannot separate them.
             self.hub.update(model_id, after)
-        _give_another_chance(actor)
+        give_another_chance(actor)
         differing = [name for name in changes if getattr(before, name) != getattr(after, name)]
-        waits = _waits_for_load(actor)
+        waits = waits_for_load(actor)
         return {
             "model_id": model_id,
             "live": [name for name in differing if name in LIVE_FIELDS or not waits],
@@ -160,14 +136,9 @@ class Admin:
         async with self._changes:
             self.hub.get(model_id)
             await self.store.change(remove_model(model_id))
-            await self._remove(model_id)
+            await remove(self.hub, model_id)
         self._resized_at.pop(model_id, None)
         return {"model_id": model_id, "deregistered": True}
-
-    async def _remove(self, model_id: str) -> None:
-        """Take a model out of the registry, also when the one who asked has left meanwhile."""
-        with trio.move_on_after(DEREGISTER_BOUND_SECS, shield=True):
-            await self.hub.deregister(model_id)
 
     async def _read_entry(self, entry: Mapping[str, Any]) -> ModelSettings:
         """Check fields of an entry. Raises BadSetting with everything that is wrong."""
@@ -183,23 +154,10 @@ class Admin:
             settings = await trio.to_thread.run_sync(work)
         except ConfigError as error:
             raise BadSetting(error.problems[0].path, "; ".join(map(str, error.problems))) from error
-        fault = self._device_fault(settings)
+        fault = device_fault(self.hub, settings)
         if fault is not None:
             raise BadSetting(*fault)
         return settings
-
-    def _device_fault(self, settings: ModelSettings) -> tuple[str, str] | None:
-        """The field that names a device this machine has not, and what to say about it."""
-        if not has_ledger(self.hub):
-            return None  # a load will tell
-        named = {"device": settings.device}
-        if settings.speculative is not None:
-            named["speculative.draft_device"] = settings.speculative.draft_device
-        inventory = self.hub.inventory
-        for place, device in named.items():
-            if device is not None and inventory.find(device) is None:
-                return place, f"{place}: {inventory.unknown_device_message(device)}"
-        return None
 
     # Memory.
 
@@ -211,11 +169,28 @@ class Admin:
             if actor.state in (State.READY, State.LOADING):
                 message = f"{model_id!r} is {actor.state} already; its pool can be changed by a resize"
                 raise WrongState(message, "model_loaded")
-            await self._check_has_pool(actor)
+            await self._check_pool(actor, kv_cache_gb)
         if actor.state is State.DRAINING:
-            await actor.wait_unloaded()
-        await self.hub.load(model_id, force=force, kv_cache_gb=kv_cache_gb)
+            await actor.wait_state(State.NOT_LOADED, State.LOADING, State.GONE)
+        await self._load(model_id, force=force, kv_cache_gb=kv_cache_gb)
         return model_view(self.hub, model_id)
+
+    async def _load(self, model_id: str, *, force: bool = False, kv_cache_gb: float | None = None) -> None:
+        """Load a model. When the last one who asked for that leaves and no request waits for it, the load ends."""
+        actor = self.hub.get(model_id).actor
+        self._loading[model_id] += 1
+        try:
+            await self.hub.load(model_id, force=force, kv_cache_gb=kv_cache_gb)
+        except NotReady as error:
+            raise _ended(model_id, error) from error
+        except trio.Cancelled:
+            unwanted = self._loading[model_id] == 1 and not actor.busy and actor.trigger == "admin"
+            if unwanted and actor.state is State.LOADING:
+                log.info("the load of %s is given up: who asked for it has left", model_id)
+                actor.unload(0)
+            raise
+        finally:
+            self._loading[model_id] -= 1
 
     async def check(self, model_id: str, *, force: bool) -> dict[str, Any]:
         """What a load would do now."""
@@ -242,7 +217,7 @@ class Admin:
         actor = self.hub.get(model_id).actor
         if actor.state is not State.READY:
             raise WrongState(f"{model_id!r} is {actor.state}: only a loaded model can be resized", "model_not_loaded")
-        await self._check_has_pool(actor)
+        await self._check_pool(actor, kv_cache_gb)
         now = trio.current_time()
         cooldown_secs = self.hub.settings.kv_resize_cooldown_secs
         left_secs = self._resized_at.get(model_id, -cooldown_secs) + cooldown_secs - now
@@ -263,8 +238,11 @@ class Admin:
             message = f"{error.refusal.message}; {model_id} is unloaded now"
             raise NoRoom(attrs.evolve(error.refusal, message=message)) from error
         except NotReady as error:
-            message = f"{error.message}; {model_id!r} is not loaded now"
-            raise NotReady(error.reason, message, retry_after_secs=error.retry_after_secs) from error
+            ended = _ended(model_id, error)
+            if isinstance(ended, NotReady):
+                message = f"{ended.message}; {model_id!r} is not loaded now"
+                ended = NotReady(ended.reason, message, retry_after_secs=ended.retry_after_secs)
+            raise ended from error
         return model_view(self.hub, model_id)
 
     async def _planned_resize(self, model_id: str, kv_cache_gb: float) -> object:
@@ -274,16 +252,20 @@ class Admin:
             del self._resized_at[model_id]
             raise WrongState(f"{model_id!r} cannot be loaded again: {error}", "model_unusable") from error
 
-    async def _check_has_pool(self, actor: ModelActor) -> None:
-        kind = model_kind(actor)
-        if kind is None:
-            folder = self.hub.settings.models_dir / actor.model_id
+    async def _check_pool(self, actor: ModelActor, kv_cache_gb: float) -> None:
+        """Refuse a pool for a model that has none, and one too small to work with."""
+        folder = self.hub.settings.models_dir / actor.model_id
+        try:
+            files = await trio.to_thread.run_sync(inspect_folder, folder, actor.settings.kind)
+        except ModelProblem as error:
+            raise WrongState(f"{actor.model_id!r} cannot be loaded: {error}", "model_unusable") from error
+        if files.kind not in KV_POOL_KINDS:
+            raise BadSetting("kv_cache_gb", f"a model of kind {files.kind} has no KV pool")
+        if kv_cache_gb:
             try:
-                kind = (await trio.to_thread.run_sync(inspect_folder, folder)).kind
+                whole_blocks(files, self.hub.settings, actor.device, gb_to_bytes(kv_cache_gb))
             except ModelProblem as error:
-                raise WrongState(f"{actor.model_id!r} cannot be loaded: {error}", "model_unusable") from error
-        if kind not in KV_POOL_KINDS:
-            raise BadSetting("kv_cache_gb", f"a model of kind {kind} has no KV pool")
+                raise BadSetting("kv_cache_gb", str(error)) from error
 
     async def evict(self, model_id: str) -> dict[str, Any]:
         """Drain a model and end its worker. WrongState when it is not loaded."""
@@ -293,158 +275,11 @@ class Admin:
         await self.hub.evict(model_id)
         return model_view(self.hub, model_id)
 
-    # The file.
 
-    async def preload(self, model_ids: Iterable[str] | None) -> dict[str, Any]:
-        """Save the models to load at the next start, in this order; None: those that are loaded now, oldest first."""
-        async with self._changes:
-            registered = dict(self.hub)
-            if model_ids is None:
-                loaded = [model.actor for model in registered.values() if _is_loaded(model.actor)]
-                wanted = [actor.model_id for actor in sorted(loaded, key=lambda actor: actor.loaded_at)]
-            else:
-                wanted = list(model_ids)
-            for index, model_id in enumerate(wanted):
-                if model_id not in registered:
-                    message = f"model_ids[{index}]: the model {model_id!r} does not exist"
-                    raise BadSetting(f"model_ids[{index}]", message, "model_not_found")
-            await self.store.change(set_preload(wanted))
-        eager = [model_id for model_id, model in registered.items() if model.actor.settings.load == "eager"]
-        return {"preload": wanted, "eager": eager}
-
-    async def reload(self) -> dict[str, Any]:
-        """Apply what the file says now, as far as that disturbs no loaded model. See `Reload`."""
-        async with self._changes:
-            file = (await self.store.read()).settings
-            report = Reload()
-            live = {model_id: model.actor for model_id, model in self.hub}
-            for model_id, settings in file.models.items():
-                fault = self._device_fault(settings)
-                if fault is not None:
-                    report.skip(model_id, fault[1])
-                elif model_id in live:
-                    await self._refresh(live[model_id], settings, report)
-                else:
-                    await self.hub.register(model_id, settings)
-                    self._start(model_id)
-                    report.added.append(model_id)
-            for model_id, actor in live.items():
-                if model_id in file.models:
-                    continue
-                if actor.state in (State.NOT_LOADED, State.FAILED):
-                    await self._remove(model_id)
-                    report.removed.append(model_id)
-                else:
-                    report.skip(model_id, f"is no longer in the file, but {actor.state}: evict or deregister it")
-            report.next_start += self._changed_globals(file, self.store.config.raw)
-            return attrs.asdict(report)
-
-    async def _refresh(self, actor: ModelActor, settings: ModelSettings, report: "Reload") -> None:
-        """Bring a registered model in line with its entry."""
-        model_id, before = actor.model_id, actor.settings
-        differing = [name for name in MODEL_FIELDS if getattr(before, name) != getattr(settings, name)]
-        if "kind" in differing and settings.kind not in (None, model_kind(actor)):
-            if actor.state not in (State.NOT_LOADED, State.FAILED):
-                report.skip(model_id, f"its kind cannot be changed while it is {actor.state}: evict it first")
-                return
-            await self._remove(model_id)
-            await self.hub.register(model_id, settings)
-        elif differing:
-            self.hub.update(model_id, settings)
-        if actor.state is State.FAILED:
-            _give_another_chance(actor)
-            report.retried.append(model_id)
-        waiting = [name for name in differing if name not in LIVE_FIELDS] if _waits_for_load(actor) else []
-        if waiting:
-            report.next_load.append({"model_id": model_id, "fields": waiting})
-        acting = [name for name in differing if name not in waiting]
-        if acting:
-            report.updated.append({"model_id": model_id, "fields": acting})
-
-    def _start(self, model_id: str) -> None:
-        """Begin the load of a model that was added to the file, as at start: nobody is evicted for it."""
-        actor = self.hub.get(model_id).actor
-        if actor.settings.load == "eager" or model_id in self.hub.settings.preload:
-            actor.load("startup")
-
-    async def audit(self) -> dict[str, Any]:
-        """Where the file and the server differ; a file that is not valid is reported, not raised."""
-        answer: dict[str, Any] = {
-            "path": str(self.store.path),
-            "in_sync": False,
-            "problems": [],
-            "only_in_file": [],
-            "only_registered": [],
-            "differing": [],
-            "next_start": [],
-        }
-        try:
-            config = await self.store.read()
-        except ConfigError as error:
-            return answer | {"problems": [str(problem) for problem in error.problems]}
-        live = {model_id: model.actor.settings for model_id, model in self.hub}
-        file = config.settings.models
-        answer["only_in_file"] = [model_id for model_id in file if model_id not in live]
-        answer["only_registered"] = [model_id for model_id in live if model_id not in file]
-        for model_id, settings in file.items():
-            if model_id in live and settings != live[model_id]:
-                differing = [name for name in MODEL_FIELDS if getattr(live[model_id], name) != getattr(settings, name)]
-                answer["differing"].append({"model_id": model_id, "fields": differing})
-        answer["next_start"] = self._changed_globals(config.settings, config.raw)
-        compared = ("only_in_file", "only_registered", "differing", "next_start")
-        return answer | {"in_sync": not any(answer[name] for name in compared)}
-
-    def _changed_globals(self, file: object, raw: Mapping[str, object]) -> list[str]:
-        """Global settings that the next start would change. What the command line replaced at this start is no
-        change, nor is another spelling of the same value; ``preload`` only ever speaks of the next start."""
-        return [
-            name
-            for name in attrs.asdict(self.hub.settings, recurse=False)
-            if name not in ("models", "preload")
-            and getattr(file, name) != getattr(self.hub.settings, name)
-            and raw.get(name) != self._started_with.get(name)
-        ]
-
-
-@define(kw_only=True)
-class Reload:
-    """What a reload did. ``updated`` acts now, ``next_load`` when the model is next loaded, ``next_start`` names
-    global settings; ``retried`` had failed."""
-
-    added: list[str] = field(factory=list)
-    updated: list[dict[str, Any]] = field(factory=list)
-    next_load: list[dict[str, Any]] = field(factory=list)
-    removed: list[str] = field(factory=list)
-    retried: list[str] = field(factory=list)
-    skipped: list[dict[str, str]] = field(factory=list)
-    next_start: list[str] = field(factory=list)
-
-    def skip(self, model_id: str, reason: str) -> None:
-        """Note that a model was left as it is."""
-        self.skipped.append({"model_id": model_id, "reason": reason})
-
-
-def check_model_id(model_id: str) -> None:
-    """Raise BadSetting for a text that cannot be a model id."""
-    fault = model_id_fault(model_id)
-    if fault is not None:
-        raise BadSetting("model_id", fault)
-
-
-def _is_loaded(actor: ModelActor) -> bool:
-    return actor.state in (State.LOADING, State.READY, State.RESTARTING)
-
-
-def _waits_for_load(actor: ModelActor) -> bool:
-    """Whether a worker runs with settings of before."""
-    return actor.state in WITH_WORKER or actor.state is State.RESTARTING
-
-
-def _give_another_chance(actor: ModelActor) -> None:
-    """A failed model whose entry was changed is not failed any more: it loads, now or at its next request."""
-    if actor.state is not State.FAILED:
-        return
-    if actor.settings.load == "eager":
-        actor.load("admin")
-    else:
-        actor.unload(0)
+def _ended(model_id: str, error: NotReady) -> HubError:
+    """What a load that did not come to its end is answered with."""
+    if error.reason == "model_not_found":
+        return UnknownModel(f"the model {model_id!r} was deregistered meanwhile")
+    if error.reason == "model_not_loaded":
+        return NotReady("model_unloading", f"{model_id!r} was unloaded before it was ready", retry_after_secs=1.0)
+    return error

@@ -62,6 +62,18 @@ class NeverFits(HubError):
         self.field = field
 
 
+class PromptTooLong(NeverFits):
+    """The prompt alone is longer than the loaded model takes: shorten it."""
+
+    code = "context_length_exceeded"
+
+
+class Unsupported(NeverFits):
+    """The loaded model cannot do what ``field`` asks for: leave it out."""
+
+    code = "unsupported_value"
+
+
 class BadInput(HubError):
     """The engine refused the request's content: change it."""
 

@@ -21,7 +21,8 @@ class GenerationRequest:
     """What the hub needs to know of a generation.
 
     ``prompt``: token ids; ``options``: per sequence, the submit options but ``max_new_tokens``;
-    ``shrinkable``: whether max_new_tokens is ours, not the client's, and may be cut to what the pool holds.
+    ``shrinkable``: whether max_new_tokens is ours, not the client's, and may be cut to what the pool holds;
+    ``prompt_field``: the field of the client's request that the prompt came from.
     """
 
     prompt: bytes

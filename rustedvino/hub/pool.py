@@ -8,6 +8,7 @@ from rustedvino.worker.platform import system_ram_bytes
 
 CPU_SHARE_OF_BUDGET: Final = 0.25
 MIN_BLOCKS: Final = 16
+CPU_STEP_TOKENS: Final = 128
 BLOCK_SIZE_CPU: Final = 32
 BLOCK_SIZE_GPU: Final = 16
 DEFAULT_CONTEXT_TOKENS: Final = 4096
@@ -19,9 +20,25 @@ def block_size(device: str) -> int:
     return BLOCK_SIZE_GPU if device.startswith("GPU") else BLOCK_SIZE_CPU
 
 
-def pool_blocks(files: ModelFiles, server: ServerSettings, model: ModelSettings, device: str) -> int:
+def batched_tokens(server: ServerSettings, device: str, slots: int) -> int:
+    """Tokens per step of the pipeline, prompts and running sequences together.
+
+    On a CPU a step of 512 prompt tokens takes as long as a dozen decode steps, and every running stream waits for it.
+    Smaller steps cost little there: 9 % more CPU for a prompt at 128 than at 512 (docs/BENCHMARKS.md).
+    """
+    if device != "CPU":
+        return server.max_num_batched_tokens
+    return min(server.max_num_batched_tokens, max(CPU_STEP_TOKENS, 2 * slots))
+
+
+def pool_blocks(
+    files: ModelFiles, server: ServerSettings, model: ModelSettings, device: str, draft: ModelFiles | None = None
+) -> int:
     """Blocks of the pool: the configured size, else what ``max_num_seqs`` full contexts need, within a share of
-    the budget and below ``cache_size_gb``. Raises ModelProblem for a pool too small to work with."""
+    the budget and below ``cache_size_gb``. Raises ModelProblem for a pool too small to work with.
+
+    A ``draft`` model has as many blocks of its own in the same pool.
+    """
     configured_gb = model.kv_cache_gb or server.default_kv_cache_gb
     if configured_gb:
         pool_bytes = gb_to_bytes(configured_gb)
@@ -29,16 +46,18 @@ def pool_blocks(files: ModelFiles, server: ServerSettings, model: ModelSettings,
         size = block_size(device)
         context = files.context_tokens or DEFAULT_CONTEXT_TOKENS
         budget = gb_to_bytes(server.total_vram_gb) if server.total_vram_gb else system_ram_bytes()
-        wanted = server.max_running_seqs * -(-context // size) * _block_bytes(files, server, device)
+        wanted = server.max_running_seqs * -(-context // size) * _block_bytes(files, server, device, draft)
         pool_bytes = min(wanted, int(budget * CPU_SHARE_OF_BUDGET))
     if server.cache_size_gb:
         pool_bytes = min(pool_bytes, gb_to_bytes(server.cache_size_gb))
-    return whole_blocks(files, server, device, pool_bytes)
+    return whole_blocks(files, server, device, pool_bytes, draft)
 
 
-def whole_blocks(files: ModelFiles, server: ServerSettings, device: str, pool_bytes: int) -> int:
-    """Blocks in a pool of so many bytes. Raises ModelProblem for a pool too small to work with."""
-    blocks = pool_bytes // _block_bytes(files, server, device)
+def whole_blocks(
+    files: ModelFiles, server: ServerSettings, device: str, pool_bytes: int, draft: ModelFiles | None = None
+) -> int:
+    """Blocks in a pool of so many bytes, the draft's included. Raises ModelProblem for one too small to work with."""
+    blocks = pool_bytes // _block_bytes(files, server, device, draft)
     if blocks < MIN_BLOCKS:
         raise ModelProblem(
             f"a KV pool of {pool_bytes} bytes has only {blocks} blocks of {block_size(device)} tokens; "
@@ -47,7 +66,11 @@ def whole_blocks(files: ModelFiles, server: ServerSettings, device: str, pool_by
     return blocks
 
 
-def _block_bytes(files: ModelFiles, server: ServerSettings, device: str) -> int:
-    if files.kv_shape is None:
-        raise ModelProblem("config.json does not say layers and heads, so no KV pool can be sized")
-    return files.kv_shape.block_bytes(block_size(device), server.kv_cache_precision)
+def _block_bytes(files: ModelFiles, server: ServerSettings, device: str, draft: ModelFiles | None) -> int:
+    shapes = [files.kv_shape] if draft is None else [files.kv_shape, draft.kv_shape]
+    size = 0
+    for shape in shapes:
+        if shape is None:
+            raise ModelProblem("config.json does not say layers and heads, so no KV pool can be sized")
+        size += shape.block_bytes(block_size(device), server.kv_cache_precision)
+    return size

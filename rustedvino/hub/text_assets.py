@@ -140,7 +140,10 @@ class TextModel:
                 return None, None, "it has no chat template"
             variables = template_variables(files.folder)
             found = await self.utility.call(
-                "probe_template", {"source": source.text, "tool_use": source.tool_use, "variables": variables}
+                "probe_template",
+                {"source": source.text, "tool_use": source.tool_use, "variables": variables},
+                # Others may have endless templates, and none of them may cost this model its own.
+                queue_secs=self.server.load_timeout_secs,
             )
             probe = ProbeResult(**found)
             if not probe.ok:

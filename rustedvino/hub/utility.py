@@ -36,13 +36,20 @@ class UtilityWorker:
     _lock: trio.Lock = field(factory=trio.Lock)
     _worker: WorkerProcess | None = None
 
-    async def call(self, method: str, arguments: dict[str, Any], *, bound_secs: float = DEFAULT_CALL_SECS) -> Any:
+    async def call(
+        self,
+        method: str,
+        arguments: dict[str, Any],
+        *,
+        bound_secs: float = DEFAULT_CALL_SECS,
+        queue_secs: float = QUEUE_SECS,
+    ) -> Any:
         """Run one call; one whose worker is lost is made once more, since it need not be the cause.
 
         Raises UtilityTimeout (the work was killed), BadInput or EngineFailed, WorkerLost,
-        WorkerStartError, and trio.TooSlowError when the calls before it took longer than QUEUE_SECS.
+        WorkerStartError, and trio.TooSlowError when the calls before it took longer than ``queue_secs``.
         Cancellation kills the process if the call was running."""
-        with trio.fail_after(QUEUE_SECS):
+        with trio.fail_after(queue_secs):
             await self._lock.acquire()
         try:
             try:

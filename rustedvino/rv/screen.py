@@ -80,7 +80,9 @@ class Screen:
         if terminal and self.colour and any(isinstance(part, tuple) and part[1] for part in parts):
             from rich.text import Text
 
-            text = Text.assemble(*((safe(part), "") if isinstance(part, str) else (safe(part[0]), part[1]) for part in parts))
+            text = Text.assemble(
+                *((safe(part), "") if isinstance(part, str) else (safe(part[0]), part[1]) for part in parts)
+            )
             self.console(error=error).print(text, soft_wrap=True)
             return
         plain = "".join(part if isinstance(part, str) else part[0] for part in parts)
@@ -138,7 +140,7 @@ class Screen:
     # Questions.
 
     def confirm(self, what: str, *, yes: bool) -> None:
-        """Ask before doing ``what`` ("This unloads qwen."). Raises Declined, and UsageError when nobody can be asked."""
+        """Ask before ``what`` is done ("This unloads qwen."). Raises Declined; UsageError when nobody can be asked."""
         if yes:
             return
         if not self.can_ask:

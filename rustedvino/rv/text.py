@@ -18,11 +18,11 @@ def size(count: float | None) -> str:
         return "–"
     if abs(count) < 1024:
         return f"{count:.0f} B"
-    unit = ""
-    for unit in _UNITS:
-        count /= 1024
+    count, unit = count / 1024, _UNITS[0]
+    for larger in _UNITS[1:]:
         if abs(count) < 999.5:
             break
+        count, unit = count / 1024, larger
     return f"{count:.0f} {unit}" if abs(count) >= 99.5 else f"{count:.1f} {unit}"
 
 

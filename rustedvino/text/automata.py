@@ -108,7 +108,7 @@ class _Graph:
 
     def state(self) -> int:
         """A new one."""
-        self.rules.spend(1)
+        self.rules.spend(4)
         self.steps.append([])
         self.jumps.append([])
         return len(self.steps) - 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 Ranges = tuple[tuple[int, int], ...]
@@ -10,6 +10,8 @@ Ranges = tuple[tuple[int, int], ...]
 ALL: Final[Ranges] = ((0, 0xD7FF), (0xE000, 0x10FFFF))
 """Every character; halves of surrogate pairs are none."""
 _LAST_ASCII: Final = 0x7F
+_LENGTHS: Final = ((0, 0x7F, ()), (0x80, 0x7FF, ()), (0x800, 0xFFFF, (0x1000,)), (0x10000, 0x10FFFF, (0x40000, 0x1000)))
+"""First and last character by length in UTF-8, and how many characters share all but the last bytes."""
 BARE: Final[Ranges] = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0xD7FF), (0xE000, 0x10FFFF))
 """What stands in a JSON string as itself."""
 
@@ -57,8 +59,22 @@ def char_class(ranges: Ranges) -> str:
 
 
 def _members(ranges: Ranges) -> str:
-    inside = (_member(low) if low == high else f"{_member(low)}-{_member(high)}" for low, high in ranges)
+    pieces = (piece for low, high in ranges for piece in _pieces(low, high))
+    inside = (_member(low) if low == high else f"{_member(low)}-{_member(high)}" for low, high in pieces)
     return "".join(inside)
+
+
+def _pieces(low: int, high: int) -> Iterator[tuple[int, int]]:
+    """Cut a range where its bytes in UTF-8 carry over: the runtime loses the last characters of ranges across that."""
+    for start, end, steps in _LENGTHS:
+        first, last = max(low, start), min(high, end)
+        for step in steps:
+            border = last // step * step
+            if first < border and last % step != step - 1:
+                yield first, border - 1
+                first = border
+        if first <= last:
+            yield first, last
 
 
 def _member(code: int) -> str:

@@ -33,7 +33,11 @@ class Engine(Protocol):
         """Give a sequence up; its ``cancelled`` delta comes with a later step. Unknown ids are ignored."""
 
     def step(self) -> tuple[list[Delta], list[Any]]:
-        """Compute one step for all sequences. An exception ends the worker."""
+        """Compute one step for all sequences. An exception ends the worker.
+
+        Without stats the engine still waits for what runs elsewhere; the server is then told nothing, so that its
+        deadline for this worker goes on.
+        """
 
     def call(self, method: str, arguments: dict[str, Any]) -> Any:
         """Answer one unit of work that is no generation. A raised fault concerns this call alone."""
@@ -75,7 +79,8 @@ class Worker:
             fault = classify(error)
             self._end_with_fault(fault.kind, fault.message)
             return False
-        self._channel.send("step", deltas, [*stats, (time.perf_counter_ns() - started) // 1000])
+        if stats:
+            self._channel.send("step", deltas, [*stats, (time.perf_counter_ns() - started) // 1000])
         return True
 
     def _end_with_fault(self, kind: str, text: str) -> int:

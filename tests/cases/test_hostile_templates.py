@@ -1,6 +1,5 @@
 """Chat templates that loop, grow or pry: found at load, told, and no harm to the models beside them."""
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,11 +22,11 @@ HOSTILE: dict[str, tuple[str, str]] = {
     "formatted": ("{{ '%9999999999d' | format(1) }}" + QUESTION, ""),
     "formatted-by-method": ("{{ '{:>9999999999}'.format(1) }}" + QUESTION, ""),
     "indented-json": ("{{ messages | tojson(indent=10**10) }}" + QUESTION, ""),
-    "huge-number": ("{{ (9**9**9) | string | length }}" + QUESTION, "to an end"),
+    "huge-number": ("{{ (9**(9**9)) | string | length }}" + QUESTION, "to an end"),
     "words": ("{{ lipsum(n=99999, html=false, min=99999, max=999999) }}" + QUESTION, ""),
     "cycler": (
-        "{% set c = cycler(*range(9999)) %}{% for a in range(99999) %}{% for b in range(9999) %}{% set x = c.next() %}"
-        "{% endfor %}{% endfor %}",
+        "{% set c = cycler(1, 2) %}{% for a in range(99999) %}{% for b in range(9999) %}{{ c.next() }}"
+         "{% endfor %}{% endfor %}",
         "to an end",
     ),
     "joiner": ("{{ joiner.__init__.__globals__.os.system('id') }}" + QUESTION, ""),
@@ -42,14 +41,17 @@ HOSTILE: dict[str, tuple[str, str]] = {
     "class-walk-by-map": ("{{ [''] | map(attribute='__class__.__mro__') | first | length }}" + QUESTION, ""),
     "globals-of-a-function": ("{{ raise_exception.__globals__['json'].codecs.open('/etc/passwd').read() }}", "unsafe"),
     "globals-of-the-template": ("{{ self._TemplateReference__context.environment.loader.x }}" + QUESTION, ""),
-    "changed-messages": ("{{ messages.clear() }}" + QUESTION, "not safely callable"),
+    "changed-messages": ("{{ messages.clear() }}" + QUESTION, "unsafe"),
     "included": ("{% include '/etc/passwd' %}" + QUESTION, "loader"),
     "imported": ("{% import 'os' as os %}{{ os.system('id') }}" + QUESTION, "loader"),
     "extended": ("{% extends 'base.html' %}" + QUESTION, "loader"),
     "debugged": ("{% debug %}" + QUESTION, "debug"),
     "deep-source": ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}" + QUESTION, ""),
     "many-nested-blocks": ("{% if true %}" * 500 + QUESTION + "{% endif %}" * 500, ""),
-    "only-for-tools": ("{% if tools %}{% for a in range(99999) %}{{ range(99999) | sum }}{% endfor %}{% endif %}" + QUESTION, "to an end"),
+    "only-for-tools": (
+        "{% if tools %}{% for a in range(99999) %}{{ range(99999) | sum }}{% endfor %}{% endif %}" + QUESTION,
+        "to an end",
+    ),
 }
 """Templates, and a part of what is said of each."""
 
@@ -98,18 +100,16 @@ def test_it_is_loaded_for_completions(server: ServerProcess, name: str) -> None:
     assert f"model {name} answers completions only" in server.log
 
 
-def test_many_of_them_at_once_do_not_take_a_good_model_its_template(tmp_path: Path) -> None:
-    """They are tried one after the other; who waits behind them waits as long as a load may take."""
+def test_a_good_model_loads_beside_them(tmp_path: Path) -> None:
+    """Templates are tried one after the other; who waits behind endless ones keeps its own."""
     models = tmp_path / "models"
     models.mkdir()
-    looping = [f"loop-{index:02}" for index in range(18)]
+    looping = [f"loop-{index}" for index in range(4)]
     for name in looping:
         link_model(models / name, HOSTILE["nested-loops"][0])
-    shutil.copytree(model_source("rv-demo"), models / "zz-good")
-    entries = {name: {} for name in [*looping, "zz-good"]}
-    with ServerProcess.serving(tmp_path, entries, num_threads=1, spare_workers=0) as server:
-        server.wait_ready(150)
-        body = {**echo_body("482913"), "model": "zz-good"}
-        assert whole_text(expect_ok(server.post("/v1/chat/completions", body))) == "482913"
+    with ServerProcess.serving(tmp_path, [*looping, "rv-demo"], num_threads=1, spare_workers=0) as server:
+        server.wait_ready()
+        assert whole_text(expect_ok(server.post("/v1/chat/completions", echo_body("482913")))) == "482913"
         for name in looping:
-            expect_error(server.post("/v1/chat/completions", chat_body(name, "x")), 400, "chat_not_supported")
+            error = expect_error(server.post("/v1/chat/completions", chat_body(name, "x")), 400, "chat_not_supported")
+            assert "does not come to an end" in error["message"]

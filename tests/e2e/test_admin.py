@@ -5,7 +5,7 @@ import os
 import shutil
 import socket
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +141,52 @@ def test_the_server_and_its_models(shared: ServerProcess) -> None:
     assert (ready["model_id"], ready["state"], ready["kind"]) == (READY, "ready", "text_gen")
     assert ready["worker_pid"] in shared.workers()
     assert (other["state"], other["memory"], other["kv_cache"], other["load_secs"]) == ("not_loaded", None, None, None)
+
+
+class TestLoad:
+    def begin(self, server: ServerProcess, pool: ThreadPoolExecutor) -> Future[httpx.Response]:
+        future = pool.submit(httpx.post, f"{server.url}/v1/admin/models/{OTHER}/load", timeout=60, trust_env=False)
+        server.wait_states({OTHER: "loading"})
+        return future
+
+    def test_it_ends_when_its_client_leaves(self, server: ServerProcess) -> None:
+        head = f"POST /v1/admin/models/{OTHER}/load HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", server.port), 30) as connection:
+            connection.sendall(head.encode())
+            server.wait_states({OTHER: "loading"})
+        server.wait_states({OTHER: "not_loaded"})
+        server.wait_log(f"the load of {OTHER} is given up")
+        server.wait_for(lambda: len(server.workers()) <= 2, "the end of the worker", 10)
+
+    def test_an_evict_ends_it(self, server: ServerProcess) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            load = self.begin(server, pool)
+            expect_ok(server.client.delete(f"/v1/admin/models/{OTHER}"))
+            reply = load.result(60)
+        expect_error(reply, 503, "model_unloading")
+        assert views(server)[OTHER]["state"] == "not_loaded"
+
+    def test_a_deregistration_ends_it(self, server: ServerProcess) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            load = self.begin(server, pool)
+            expect_ok(server.client.delete(f"/v1/admin/models/{OTHER}/register"))
+            expect_error(load.result(60), 404, "model_not_found")
+        assert OTHER not in views(server)
+
+    def test_one_serves_all_who_ask(self, server: ServerProcess) -> None:
+        with ThreadPoolExecutor(4) as pool:
+            path = f"{server.url}/v1/admin/models/{OTHER}/load"
+            replies = list(pool.map(lambda _: httpx.post(path, timeout=60, trust_env=False), range(4)))
+        assert len({expect_ok(reply)["worker_pid"] for reply in replies}) == 1
+        expect_ok(server.client.delete(f"/v1/admin/models/{OTHER}"))
+
+    def test_a_pool_too_small_to_work_with(self, server: ServerProcess) -> None:
+        error = expect_error(server.post(f"/v1/admin/models/{OTHER}/load", {"kv_cache_gb": 0.00001}), 400)
+        assert error["param"] == "kv_cache_gb"
+        assert views(server)[OTHER]["state"] == "not_loaded"
+        error = expect_error(server.post(f"/v1/admin/models/{READY}/resize", {"kv_cache_gb": 0.00001}), 400)
+        assert error["param"] == "kv_cache_gb"
+        assert views(server)[READY]["state"] == "ready"
 
 
 class TestPatch:

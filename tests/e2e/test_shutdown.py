@@ -64,7 +64,7 @@ def test_running_streams_are_finished(tmp_path: Path, pool: ThreadPoolExecutor) 
             assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == expected
             reader.close()
         assert server.wait_exit() == 0, server.log
-        assert server.processes() == []
+        server.assert_none_left()
 
 
 def wait_refused(port: int) -> None:
@@ -115,7 +115,7 @@ def test_a_second_signal_ends_at_once(tmp_path: Path, pool: ThreadPoolExecutor) 
             server.signal(signal.SIGTERM)  # however many, up to the very end of the process
             time.sleep(0.001)
         assert server.wait_exit(0) == 0, server.log
-        assert server.processes() == []
+        server.assert_none_left()
         assert isinstance(reader.text.exception(10), httpx.TransportError)
         reader.close()
 
@@ -128,7 +128,7 @@ def test_an_idle_server_ends_soon(tmp_path: Path) -> None:
             client.get("/health")
             server.signal(signal.SIGINT)
             assert server.wait_exit(15) == 0, server.log
-            assert server.processes() == []
+            server.assert_none_left()
 
 
 def test_a_server_that_still_loads(tmp_path: Path) -> None:
@@ -147,9 +147,6 @@ def test_workers_do_not_outlive_a_killed_server(tmp_path: Path) -> None:
         assert server.workers()
         server.signal(signal.SIGKILL)
         assert server.wait_exit() == -signal.SIGKILL
-        deadline = time.monotonic() + 10
-        while server.processes() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert server.processes() == []
+        server.assert_none_left(10)
     finally:
         server.kill()

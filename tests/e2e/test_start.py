@@ -155,8 +155,9 @@ class TestCommandLine:
         assert str(port) in text
         assert "taken" in text
 
-    def test_an_address_that_is_not_ours(self) -> None:
-        assert "192.0.2.1" in refused(run("--demo", "--bind-addr", "192.0.2.1"), 1)
+    def test_an_address_that_is_not_ours(self, tmp_path: Path) -> None:
+        config = write_config(tmp_path, {"tiny-qwen3": {"load": "on_demand"}}, allow_insecure_public_bind=True)
+        assert "192.0.2.1" in refused(run("--config", config, "--bind-addr", "192.0.2.1", "--port", "0"), 1)
 
     def test_beyond_loopback_without_keys(self) -> None:
         assert "allow_insecure_public_bind" in refused(

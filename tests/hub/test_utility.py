@@ -83,6 +83,17 @@ async def test_one_at_a_time_in_order_and_a_cancelled_one_is_killed() -> None:
         assert worker.pid != first
 
 
+async def test_a_call_waits_behind_others_as_long_as_it_says() -> None:
+    async with utility(faulty("")) as worker, trio.open_nursery() as nursery:
+        await worker.start()
+        nursery.start_soon(worker.call, "sleep", {"secs": 0.5})
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(trio.TooSlowError):
+            await worker.call("echo", {}, queue_secs=0.01)
+        assert await worker.call("echo", {}, queue_secs=60) == ["echo", {}]
+        assert worker.restarts == 0
+
+
 async def test_it_is_ended_and_comes_back_and_says_why_it_cannot_start() -> None:
     async with utility(faulty("", "import-dies", "")) as worker:
         await worker.start()

@@ -71,6 +71,16 @@ def write_config(
     return path
 
 
+def describe_process(pid: int) -> str:
+    """Command line, state and parent of a process, for a failure's message."""
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+        status = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return "gone by now"
+    return " ".join([command, *(line for line in status if line.startswith(("State", "PPid")))])
+
+
 class ServerProcess:
     """One server. ``with ServerProcess(...) as server`` starts it, waits for /health, and at the end stops it by
     SIGTERM and asserts exit code 0 and that no process of it is left.
@@ -164,10 +174,19 @@ class ServerProcess:
 
     def stop(self, bound_secs: float = STOP_SECS) -> None:
         """SIGTERM, if it still runs; then the exit code must be 0 and every worker gone."""
+        workers = self.workers()
         if self.running:
             self.signal(signal.SIGTERM)
         assert self.wait_exit(bound_secs) == 0, self.log
-        assert self.processes() == [], f"processes left over:\n{self.log}"
+        assert not set(workers) & set(self.processes()), f"workers outlived the server:\n{self.log}"
+        self.assert_none_left()
+
+    def assert_none_left(self, bound_secs: float = 5.0) -> None:
+        """No process of an ended server is left. A child that a worker had for a moment may take one to notice."""
+        deadline = time.monotonic() + bound_secs
+        while left := self.processes():
+            assert time.monotonic() < deadline, f"{[describe_process(pid) for pid in left]} left over:\n{self.log}"
+            time.sleep(0.02)
 
     def kill(self) -> None:
         """End whatever is left, without any check. May be called again."""
