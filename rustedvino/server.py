@@ -61,6 +61,8 @@ async def run_server(
     listener = open_listener(settings.bind_addr, settings.port, client_stall_secs=settings.client_stall_secs)
     options = ServeOptions(client_stall_secs=settings.client_stall_secs, answer_headers=lambda: list(plain_headers()))
     hub = Hub(settings, inventory)
+    keys.on_use(hub.metrics.key_used)
+    keys.on_change(hub.metrics.keys.set_keys)
     with trio.open_signal_receiver(*END_SIGNALS) as signals:
         async with trio.open_nursery() as outer:
             await outer.start(hub.run)
@@ -138,6 +140,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.supervise:
         return supervise(config, sys.argv[1:] if arguments is None else arguments)
     notifier = take_notifier()
+    keys.on_change(logs.redact.hide)
     _tell_about(keys)
     try:
         trio.run(_serve, config, inventory, logs.ring, notifier, keys)

@@ -220,16 +220,12 @@ def _mode_warnings(mode: int) -> Iterable[str]:
 
 @define(eq=False)
 class KeyRing:
-    """The keys that a server accepts now. ``keys`` None: no keys are in use.
-
-    ``used`` is called with the text of the key of each authenticated request, ``changed`` with the texts of all keys
-    once when it is set by `watch` and then after each reload. Neither may wait, log or keep the text in the open.
-    """
+    """The keys that a server accepts now. ``keys`` None: no keys are in use."""
 
     path: Path | None = None
     keys: KeySet | None = None
-    used: Callable[[str], None] | None = None
-    changed: Callable[[tuple[str, ...]], None] | None = None
+    _uses: list[Callable[[str], None]] = field(factory=list, init=False)
+    _changes: list[Callable[[tuple[str, ...]], None]] = field(factory=list, init=False)
 
     @classmethod
     def open(cls, path: Path | None) -> Self:
@@ -252,20 +248,25 @@ class KeyRing:
             return None
         found = [key for text in shown if (key := self.keys.find(text)) is not None]
         best = max(found, key=lambda key: key.admin, default=None)
-        if best is not None and self.used is not None:
-            self.used(best.text)
+        if best is not None:
+            for tell in self._uses:
+                tell(best.text)
         return best
 
     def replace(self, keys: KeySet) -> None:
         """Accept these keys from now on, and no others."""
         self.keys = keys
-        self._tell()
+        for tell in self._changes:
+            tell(self._texts())
 
-    def watch(self, used: Callable[[str], None], changed: Callable[[tuple[str, ...]], None]) -> None:
-        """Have the use of keys counted and their texts masked."""
-        self.used, self.changed = used, changed
-        self._tell()
+    def on_use(self, tell: Callable[[str], None]) -> None:
+        """Have ``tell`` called with the text of the key of each authenticated request. It must not wait."""
+        self._uses.append(tell)
 
-    def _tell(self) -> None:
-        if self.changed is not None:
-            self.changed(() if self.keys is None else tuple(key.text for key in self.keys.keys))
+    def on_change(self, tell: Callable[[tuple[str, ...]], None]) -> None:
+        """Have ``tell`` called with the texts of all keys: now, and whenever they were replaced."""
+        self._changes.append(tell)
+        tell(self._texts())
+
+    def _texts(self) -> tuple[str, ...]:
+        return () if self.keys is None else tuple(key.text for key in self.keys.keys)

@@ -6,7 +6,7 @@ which routes there are. Each WebSocket passes `guard_websocket` before its hands
 
 import ipaddress
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal, cast
 
 from attrs import frozen
@@ -92,7 +92,7 @@ async def guard_websocket() -> None:
     if origins and not (len(origins) == 1 and server.origins.allows(origins[0])):
         message = "Pages of this origin may not open a WebSocket here; cors_allowed_origins lists those that may."
         raise api.forbidden(message, "browser_origin_refused")
-    _pass(asked, gate_of(asked.path), server)
+    _pass(asked, gate_of(asked.path), server, websocket.requested_subprotocols)
 
 
 def require_admin() -> None:
@@ -116,11 +116,11 @@ def add_headers(asked: BaseRequestWebsocket, response: Response) -> None:
 # Keys.
 
 
-def _pass(asked: BaseRequestWebsocket, gate: Gate, server: ServerContext) -> None:
+def _pass(asked: BaseRequestWebsocket, gate: Gate, server: ServerContext, subprotocols: Sequence[str] = ()) -> None:
     if not server.keys.in_use:
         _pass_without_keys(asked, gate, server)
         return
-    shown = list(_shown_keys(asked))
+    shown = [*_keys_in(asked.headers), *_keys_among(subprotocols)]
     key = server.keys.find(shown)
     if gate != "open":
         if key is None:
@@ -135,9 +135,8 @@ def _remember(asked: BaseRequestWebsocket, who: Caller) -> None:
     cast("dict[str, Any]", asked.scope)[_CALLER] = who
 
 
-def _shown_keys(asked: BaseRequestWebsocket) -> Iterator[str]:
-    """The keys that a request carries, from headers only. A header that was sent twice is passed over."""
-    headers = asked.headers
+def _keys_in(headers: Headers) -> Iterator[str]:
+    """The keys that a request carries. A header that was sent twice is passed over."""
     authorization = headers.getlist("authorization")
     if len(authorization) == 1:
         scheme, _, rest = authorization[0].strip().partition(" ")
@@ -146,10 +145,12 @@ def _shown_keys(asked: BaseRequestWebsocket) -> Iterator[str]:
     plain = headers.getlist("x-api-key")
     if len(plain) == 1 and plain[0].strip():
         yield plain[0].strip()
-    if asked.scope["type"] == "websocket":
-        offered = [protocol for protocol in asked.scope["subprotocols"] if protocol.startswith(WEBSOCKET_KEY_PREFIX)]
-        if len(offered) == 1:
-            yield offered[0].removeprefix(WEBSOCKET_KEY_PREFIX)
+
+
+def _keys_among(subprotocols: Sequence[str]) -> Iterator[str]:
+    offered = [protocol for protocol in subprotocols if protocol.startswith(WEBSOCKET_KEY_PREFIX)]
+    if len(offered) == 1:
+        yield offered[0].removeprefix(WEBSOCKET_KEY_PREFIX)
 
 
 # Without keys.

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
+import attrs
 from attrs import field, frozen
 
 from rustedvino.api import errors as api
 from rustedvino.api.chat import ChatRequest
 from rustedvino.api.results import ToolCallResult
 from rustedvino.http import generation
+from rustedvino.http.constraints import check_form, constraint_for
 from rustedvino.http.context import ServerContext
 from rustedvino.http.generation import Choice, TokenReporter
 from rustedvino.http.leases import counting_context_errors
@@ -44,6 +46,8 @@ class Conversation:
     plan: GenerationRequest
     sampling: Sampling
     inside_reasoning: bool
+    constrained: bool
+    """Whether a grammar decides the form of the answer. It matches text: control tokens stand for their letters."""
 
     def choices(self, lease: Lease) -> list[Choice]:
         """Readers for the sequences of the lease."""
@@ -60,6 +64,7 @@ class Conversation:
                     self.assets.eos_token_ids,
                     stops=self.chat.stop_strings,
                     parser=self._parser(),
+                    controls_are_text=self.constrained,
                 ),
                 reporter,
             )
@@ -74,7 +79,7 @@ class Conversation:
             reasoning=self.assets.reasoning,
             dialect=self.assets.tool_dialect,
             tools={tool.name: tool.parameters or {} for tool in self.chat.tools} if callable_tools else None,
-            control_tokens=frozenset(self.assets.tokenizer.control_tokens),
+            control_tokens=frozenset() if self.constrained else frozenset(self.assets.tokenizer.control_tokens),
             inside_reasoning=self.inside_reasoning,
             parallel=self.chat.parallel_tool_calls,
         )
@@ -108,12 +113,19 @@ async def prepare(chat: ChatRequest, model: Model, assets: TextAssets, server: S
         with counting_context_errors(model, "length"):  # tools and arguments are text too
             generation.refuse_surely_too_long(assets, [assets.tokenizer.marker.unmark(rendered)], "messages")
         request = plan(await encode_rendered(assets.tokenizer, rendered))
+    tail = rendered[-_TAIL_CHARS:]
+    inside_reasoning = starts_in_reasoning(tail)
+    constraint = await constraint_for(chat, model, assets, server.hub, tail, inside_reasoning=inside_reasoning)
+    if constraint is not None:
+        options = tuple({**each, "constraint": constraint} for each in request.options)
+        request = attrs.evolve(request, options=options)
     return Conversation(
         chat=chat,
         assets=assets,
         plan=request,
         sampling=sampling,
-        inside_reasoning=starts_in_reasoning(rendered[-_TAIL_CHARS:]),
+        inside_reasoning=inside_reasoning,
+        constrained=constraint is not None,
     )
 
 
@@ -186,19 +198,7 @@ def _variables(chat: ChatRequest) -> dict[str, Any]:
 
 def _refuse_unsupported(chat: ChatRequest, assets: TextAssets) -> None:
     """What cannot be done is refused by name, never ignored."""
-    choice = chat.effective_tool_choice
-    if chat.tools and choice.mode != "none" and assets.tool_dialect is None:
-        raise api.bad_request("this model's chat template has no place for tools", "tools", "unsupported_parameter")
-    if choice.mode == "required":
-        raise api.bad_request(
-            "'tool_choice' other than 'auto' and 'none' is not supported by this version",
-            "tool_choice",
-            "unsupported_parameter",
-        )
-    if chat.response_format is not None and chat.response_format.type != "text":
-        raise api.bad_request(
-            "'response_format' is not supported by this version", "response_format", "unsupported_parameter"
-        )
+    check_form(chat, assets)
     if chat.top_logprobs:
         raise api.bad_request(
             "'top_logprobs' must be 0: the runtime reports the chosen token only",

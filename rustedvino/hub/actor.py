@@ -37,6 +37,7 @@ from rustedvino.hub.pool import batched_tokens, block_size, pool_blocks, whole_b
 from rustedvino.hub.process import EndKind, WorkerProcess, WorkerStartError, describe_end, ignore_message
 from rustedvino.hub.residency import NoRoom
 from rustedvino.hub.restarts import DeathRecord, RestartPolicy
+from rustedvino.hub.schemas import NewSchemaLimit
 from rustedvino.hub.spares import SparePool
 from rustedvino.hub.states import WITH_WORKER, Event, State, next_state
 from rustedvino.observe.tally import ModelTally, TokenClock, restart_reason
@@ -146,6 +147,7 @@ class ModelActor:
     """GPU memory of the worker when last measured, None where the system does not say."""
     restarts: int = 0
     tally: ModelTally = field(factory=ModelTally)
+    schema_limit: NewSchemaLimit = field(factory=NewSchemaLimit)
     poisoned_at: float | None = None
     """When a worker last reported that its device was lost to it, in seconds since 1970."""
     calls: Calls = field(factory=Calls)
@@ -168,6 +170,7 @@ class ModelActor:
     _state_changed: trio.Event = field(factory=trio.Event)
 
     def __attrs_post_init__(self) -> None:
+        self.schema_limit.on_compiled = self.tally.schema_compile.observe
         supervisor = self.server.supervisor
         self.deaths = DeathRecord(
             RestartPolicy(
@@ -189,7 +192,7 @@ class ModelActor:
     def slots(self) -> int:
         """Sequences that may run at once."""
         configured = self.settings.max_concurrent_streams or self.server.max_running_seqs
-        return min(configured, self.facts.get("max_sequences", configured))
+        return min(configured, int(self.facts.get("max_sequences", configured)))
 
     @property
     def blocks_total(self) -> int:
@@ -425,6 +428,8 @@ class ModelActor:
         self.last_used = trio.current_time()
         self.tally.admitted(request.modality, request.prompt_tokens)
         lease = Lease(request, [], self._give_up, requested_at=wait.requested_at, admitted_at=self.last_used)
+        if request.options[0].get("constraint") is not None:
+            self.schema_limit.submitted(request.options[0]["constraint"])
         for options in request.options:
             sequence = Sequence(
                 next(_sequence_numbers),
@@ -507,6 +512,7 @@ class ModelActor:
         self._cache_usage = float(usage)
         self._step_us = int(inside_us)
         self._overhead_us = int(total_us) - self._step_us
+        self.schema_limit.step_ended(self._step_us / 1e6)
         finished: list[tuple[Lease, Sequence]] = []
         now = trio.current_time()
         for number, ids, finish, logprobs in deltas:
@@ -747,6 +753,7 @@ class ModelActor:
         worker.handler = self._handle
         worker.stall_secs = self.server.worker_stall_secs
         self._worker = worker
+        self.schema_limit.worker_changed()
         self.spares.nursery.start_soon(self._notice_end, worker)
 
     async def _notice_end(self, worker: WorkerProcess) -> None:

@@ -22,6 +22,7 @@ from rustedvino.hub.model_files import ModelFiles, ModelProblem, inspect_folder
 from rustedvino.hub.process import WorkerProcess, WorkerStartError
 from rustedvino.hub.residency import NoRoom, Residency, Wish
 from rustedvino.hub.runtime_tokenizer import RuntimeTokenizer
+from rustedvino.hub.schemas import ConstraintProver
 from rustedvino.hub.spares import SparePool
 from rustedvino.hub.states import WITH_WORKER, State
 from rustedvino.hub.text_assets import TextAssets, TextModel
@@ -75,6 +76,7 @@ class Hub:
     utility: UtilityWorker = field(init=False)
     inventory: Inventory = field(init=False)
     residency: Residency = field(init=False)
+    prover: ConstraintProver = field(init=False)
     metrics: Metrics = field(init=False)
     _models: dict[str, Model] = field(factory=dict)
     _queues: dict[str, DeviceQueue] = field(factory=dict)
@@ -92,6 +94,7 @@ class Hub:
             stall_secs = self.settings.worker_stall_secs
             self.spares = SparePool(processes, self.settings.spare_workers, stall_secs)
             self.utility = UtilityWorker(processes, stall_secs)
+            self.prover = ConstraintProver(self.utility)
             async with trio.open_nursery() as actors:
                 self._actors = actors
                 for model_id, entry in self.settings.models.items():

@@ -32,6 +32,7 @@ class GenerationRequest:
     options: tuple[dict[str, Any], ...]
     fingerprint: bytes
     modality: Modality = "text"
+    prompt_field: str = "messages"
 
     @property
     def sequences(self) -> int:

@@ -207,5 +207,5 @@ async def admit_constraint(constraint: Constraint, prover: ConstraintProver, lim
     Raises ConstraintRefused, Busy, NotReady.
     """
     prover.refuse_known(constraint)
-    limit.admit(constraint)
     await prover.prove(constraint)
+    limit.admit(constraint)  # after the proof: what does not compile must not use up what others may send

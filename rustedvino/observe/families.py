@@ -19,6 +19,7 @@ SentenceResult = Literal["ok", "dropped"]
 TTFT_BUCKETS: Final = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0)
 DURATION_BUCKETS: Final = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
 RTF_BUCKETS: Final = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 5.0)
+SCHEMA_COMPILE_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
 INTER_TOKEN_BUCKETS: Final = (0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0)
 
 MODEL: Final = ("model", "device", "kind")
@@ -111,6 +112,13 @@ FAMILIES: Final = (
         MODEL,
         "Processing time of speech divided by the length of the audio; below 1 is faster than real time.",
         buckets=RTF_BUCKETS,
+    ),
+    Family(
+        "schema_compile_seconds",
+        "histogram",
+        MODEL,
+        "Length of the steps that compiled an output schema new to the model's worker; all its streams wait for one.",
+        buckets=SCHEMA_COMPILE_BUCKETS,
     ),
     Family(
         "vram_total_bytes",

@@ -204,6 +204,7 @@ class Scrape(Collector):
         if model.kind in GENERATING_KINDS or tally.tokens_generated:
             put("ttft_seconds", labels, tally.ttft)
             put("inter_token_seconds", labels, tally.inter_token)
+            put("schema_compile_seconds", labels, tally.schema_compile)
         if model.kind in SPEECH_KINDS:
             put("rtf_ratio", labels, tally.rtf)
 

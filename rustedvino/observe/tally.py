@@ -13,6 +13,7 @@ from rustedvino.observe.families import (
     DURATION_BUCKETS,
     INTER_TOKEN_BUCKETS,
     RTF_BUCKETS,
+    SCHEMA_COMPILE_BUCKETS,
     TTFT_BUCKETS,
     ContextGate,
     Modality,
@@ -62,6 +63,7 @@ class ModelTally:
     ttft: Histogram = field(factory=lambda: Histogram(TTFT_BUCKETS))
     inter_token: Histogram = field(factory=lambda: Histogram(INTER_TOKEN_BUCKETS))
     rtf: Histogram = field(factory=lambda: Histogram(RTF_BUCKETS))
+    schema_compile: Histogram = field(factory=lambda: Histogram(SCHEMA_COMPILE_BUCKETS))
     requests: dict[Modality, int] = field(factory=lambda: dict.fromkeys(get_args(Modality), 0))
     durations: dict[Modality, Histogram] = field(
         factory=lambda: {modality: Histogram(DURATION_BUCKETS) for modality in get_args(Modality)}

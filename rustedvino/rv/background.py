@@ -92,9 +92,7 @@ def locked(config: Path | None) -> Iterator[None]:
     path = _place(config, ".lock")
     try:
         make_private_folder(path.parent)
-        number = os.open(
-            path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC if sys.platform != "win32" else os.O_RDWR | os.O_CREAT, 0o600
-        )
+        number = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)  # not inherited: Python's own rule
     except OSError as error:
         raise RvError(f"{path} cannot be made: {error.strerror}") from error
     try:

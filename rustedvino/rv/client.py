@@ -4,7 +4,7 @@ import http.client
 import json
 import socket
 import ssl
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -112,7 +112,7 @@ class Client:
 
     # Streams.
 
-    def events(self, path: str, body: Any) -> Iterator[str]:
+    def events(self, path: str, body: Any) -> Generator[str, None, None]:
         """POST, and yield the data of the events that come back, ``[DONE]`` included.
 
         Closing the generator closes the connection, by which the server knows that nobody waits any more.

@@ -34,7 +34,12 @@ _rv() {{
         return
     fi
     case $verb in
-        {with_model}) COMPREPLY=($(compgen -W "$({model_ids})" -- "$current")) ;;
+        {with_model})
+            # Not by compgen -W, which would expand what an id may hold.
+            while IFS= read -r word; do
+                [[ $word == "$current"* ]] && COMPREPLY+=("$(printf %q "$word")")
+            done < <({model_ids})
+            ;;
         help) COMPREPLY=($(compgen -W "{verbs}" -- "$current")) ;;
         completion) COMPREPLY=($(compgen -W "bash zsh fish" -- "$current")) ;;
         keys) COMPREPLY=($(compgen -W "new" -- "$current")) ;;
@@ -65,7 +70,7 @@ _rv() {{
         return
     fi
     case $verb in
-        {with_model}) compadd -- $({model_ids}) ;;
+        {with_model}) compadd -- ${{(f)"$({model_ids})"}} ;;
         help) _describe 'verb' verbs ;;
         completion) compadd bash zsh fish ;;
         keys) compadd new ;;
@@ -127,9 +132,8 @@ def fish() -> str:
             files = " -F" if action.dest == "config" else ""
             lines.append(f"complete -c rv {seen} {words}{value}{files} -d '{_quoted(action.help or '')}'")
     seen = " ".join(sorted(TAKES_MODEL))
-    lines.append(
-        f"complete -c rv -n '__fish_seen_subcommand_from {seen}' -a \"({MODEL_IDS.replace(chr(34), chr(92) + chr(34))})\""
-    )
+    ids = MODEL_IDS.replace('"', '\\"')
+    lines.append(f"complete -c rv -n '__fish_seen_subcommand_from {seen}' -a \"({ids})\"")
     lines.append("complete -c rv -n '__fish_seen_subcommand_from completion' -a 'bash zsh fish'")
     lines.append("complete -c rv -n '__fish_seen_subcommand_from keys' -a new")
     return "\n".join(lines) + "\n"

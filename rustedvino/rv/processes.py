@@ -103,8 +103,10 @@ def tell_to_end(pid: int) -> None:
 
 def kill(pids: Sequence[int]) -> None:
     """End processes by force, those that are gone already left out. Raises OSError."""
+    # On Windows this signal is TerminateProcess.
+    number = signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL
     for pid in pids:
         try:
-            os.kill(pid, signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL)
+            os.kill(pid, number)
         except ProcessLookupError:
             continue

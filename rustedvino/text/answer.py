@@ -36,7 +36,8 @@ class AnswerReader:
 
     ``controls`` are the added tokens by id; special ones mean something to a parser or are dropped, the others are
     text. ``eos_token_ids`` end a sequence and are never text. ``stops`` are looked for in the answer's content,
-    not in its reasoning: a reasoning model would otherwise stop before it answers.
+    not in its reasoning: a reasoning model would otherwise stop before it answers. ``controls_are_text`` is for an
+    output that a grammar constrains: it matches text, so a control token in it stands for its letters.
     """
 
     def __init__(
@@ -47,12 +48,14 @@ class AnswerReader:
         *,
         stops: Sequence[str] = (),
         parser: Parser | None = None,
+        controls_are_text: bool = False,
     ) -> None:
         self._decoder = decoder
         self._controls = controls
         self._eos = eos_token_ids
         self._matcher = StopMatcher(stops) if stops else None
         self._parser = parser
+        self._controls_are_text = controls_are_text
         self.tokens_read = 0
         self.reasoning_tokens = 0
         """Tokens of the thinking; those of a closing tag belong to what follows."""
@@ -98,7 +101,7 @@ class AnswerReader:
             if text:
                 self._content(text, events)
                 text = ""
-            self._take(control, events)
+            self._take(control.text if self._controls_are_text else control, events)
             self._piece_start = self.tokens_read
             plain = self._plain
         if text:

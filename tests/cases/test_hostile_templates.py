@@ -10,11 +10,12 @@ from tests.support.server import ServerProcess, model_source
 
 SOURCE = "tiny-qwen3"
 QUESTION = "{{ messages[0].content }}"
+ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}BODY{% endfor %}{% endfor %}"
 DOUBLING = "{% set ns = namespace(s='x') %}{% for i in range(64) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s }}"
 
 HOSTILE: dict[str, tuple[str, str]] = {
     "range-too-long": ("{% for i in range(10**12) %}x{% endfor %}" + QUESTION, "Range too big"),
-    "nested-loops": ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "to an end"),
+    "nested-loops": (ENDLESS.replace("BODY", ""), "to an end"),
     "endless-join": ("{{ (range(99999) | list * 9999) | join('x') }}", ""),
     "doubling": (DOUBLING + QUESTION, ""),
     "multiplied": ("{{ ('x' * 99999) * 99999 }}" + QUESTION, "MemoryError"),
@@ -24,11 +25,7 @@ HOSTILE: dict[str, tuple[str, str]] = {
     "indented-json": ("{{ messages | tojson(indent=10**10) }}" + QUESTION, ""),
     "huge-number": ("{{ (9**(9**9)) | string | length }}" + QUESTION, "to an end"),
     "words": ("{{ lipsum(n=99999, html=false, min=99999, max=999999) }}" + QUESTION, ""),
-    "cycler": (
-        "{% set c = cycler(1, 2) %}{% for a in range(99999) %}{% for b in range(9999) %}{{ c.next() }}"
-         "{% endfor %}{% endfor %}",
-        "to an end",
-    ),
+    "cycler": (ENDLESS.replace("BODY", "{% set c = cycler(1, 2) %}{{ c.next() }}"), "to an end"),
     "joiner": ("{{ joiner.__init__.__globals__.os.system('id') }}" + QUESTION, ""),
     "recursive-macro": ("{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}" + QUESTION, "recursion"),
     "branching-macro": (

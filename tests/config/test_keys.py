@@ -302,7 +302,8 @@ def test_the_best_key_counts(keys_file):
 def test_use_and_change_are_told(keys_file):
     ring = KeyRing.open(keys_file)
     used, changed = [], []
-    ring.watch(used.append, changed.append)
+    ring.on_use(used.append)
+    ring.on_change(changed.append)
     assert changed == [(USER, OTHER, ADMIN)]
     ring.find(["wrong"])
     ring.find([USER])
@@ -315,5 +316,5 @@ def test_use_and_change_are_told(keys_file):
 
 def test_watching_a_server_without_keys():
     changed = []
-    KeyRing().watch(lambda _: None, changed.append)
+    KeyRing().on_change(changed.append)
     assert changed == [()]

@@ -349,7 +349,7 @@ class TestIds:
     ) -> None:
         content = b"" if body is None else json.dumps(body).encode()
         kind = "" if body is None else "content-type: application/json\r\n"
-        head = f"{method} /v1/admin/models/{encoded}{suffix} HTTP/1.1\r\nhost: x\r\n{kind}"
+        head = f"{method} /v1/admin/models/{encoded}{suffix} HTTP/1.1\r\nhost: localhost\r\n{kind}"
         # by hand: a client library would tidy the path up
         with socket.create_connection(("127.0.0.1", shared.port), 30) as connection:
             connection.sendall(f"{head}content-length: {len(content)}\r\nconnection: close\r\n\r\n".encode() + content)

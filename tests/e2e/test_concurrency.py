@@ -212,7 +212,7 @@ def test_a_stop_string_makes_room(narrow: ServerProcess, full_secs: float) -> No
 
 
 def test_connections_that_break_before_a_request_is_whole(narrow: ServerProcess) -> None:
-    head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 500\r\n"
+    head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 500\r\n"
     for piece in ("", "POST", head, head + "\r\n", head + '\r\n{"model":', head + '\r\n{"model": "one", "messages": ['):
         for _ in range(5):
             with socket.create_connection(("127.0.0.1", narrow.port), timeout=10) as connection:

@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -270,7 +271,7 @@ def test_vocabularies_must_be_the_same() -> None:
 def test_a_vocabulary_that_cannot_be_read(tmp_path: Path, content: bytes | None) -> None:
     if content is not None:
         (tmp_path / "tokenizer.json").write_bytes(content)
-    with pytest.raises(EngineFault, match="the vocabulary of .* cannot be read"):
+    with pytest.raises(EngineFault, match=r"the vocabulary of .* cannot be read"):
         check_vocabularies(model_folder(MODEL), tmp_path)
 
 
@@ -295,28 +296,55 @@ def scheduler(*, tokens: int, prefix_caching: bool) -> Any:
     return config
 
 
-def raw(pipeline: Any, ids: list[int], **options: Any) -> list[int]:
-    config = generation_config(OPTIONS | options)
-    config.num_assistant_tokens = 5
-    tensor = ov.Tensor(np.array([ids], dtype=np.int64))
-    tokens: list[int] = pipeline.generate([tensor], [config])[0].m_generation_ids[0]
-    return tokens
+def raw(pipeline: Any, prompts: list[list[int]], options: list[dict[str, Any]]) -> list[list[int]]:
+    """The tokens of a batch, nothing held back."""
+    configs = [generation_config(OPTIONS | each) for each in options]
+    for config in configs:
+        config.num_assistant_tokens = 5
+    tensors = [ov.Tensor(np.array([ids], dtype=np.int64)) for ids in prompts]
+    return [result.m_generation_ids[0] for result in pipeline.generate(tensors, configs)]
 
 
-def test_the_runtime_breaks_prompts_in_pieces(plain: TextEngine) -> None:
-    pipeline = open_pipeline(model_folder(MODEL), scheduler(tokens=16, prefix_caching=False), spec(), EXACT)
+def test_the_runtime_spoils_prompts_that_it_processes_in_pieces(plain: TextEngine) -> None:
+    pipeline = open_pipeline(model_folder(MODEL), scheduler(tokens=24, prefix_caching=False), spec(), EXACT)
     generator = random.Random(3)
     prompts = [[generator.randrange(3, 1500) for _ in range(size)] for size in range(20, 60, 2)]
-    wrong = [ids for ids in prompts if raw(pipeline, ids) != generate(plain, prompt(*ids))[0]]
-    assert wrong
+    got = raw(pipeline, prompts, [{}] * len(prompts))
+    assert any(tokens != generate(plain, prompt(*ids))[0] for ids, tokens in zip(prompts, got, strict=True))
 
 
-def test_the_runtime_loses_its_pipeline_over_a_sampled_request() -> None:
-    pipeline = open_pipeline(model_folder(MODEL), scheduler(tokens=512, prefix_caching=False), spec(), EXACT)
+def test_the_runtime_spoils_the_prefix_cache() -> None:
+    """Sequences of one prompt that part late; later ones find blocks of tokens that were rejected."""
+    wanted = [(ids, options | {"max_new_tokens": 40}) for ids, options in requests(random.Random(5), 80)]
 
-    def sample() -> None:
-        for seed in range(200):
-            raw(pipeline, [5, 6, 7], temperature=1.0, seed=seed, max_new_tokens=3)
+    class Caching(SpeculativeEngine):
+        def _open(self, folder: Path, config: Any, its: dict[str, Any]) -> Any:
+            config.enable_prefix_caching = True
+            return super()._open(folder, config, its)
 
-    with pytest.raises(RuntimeError, match="content_length"):
-        sample()
+    results = []
+    for kind in (SpeculativeEngine, Caching):
+        engine = kind()
+        engine.load(spec(num_kv_blocks=512))
+        for _ in range(2):
+            got, _ = run_joining(engine, wanted, at_once=16, cancel={})
+            results.append([got[number][0] for number in range(len(wanted))])
+    assert results[0] == results[1]
+    assert results[2:] != results[:2]
+
+
+def test_the_runtime_samples_from_another_distribution(plain: TextEngine) -> None:
+    """The second token, the first that is proposed: its frequencies are far from those without a draft."""
+    count = 300
+    sampled = [{"temperature": 1.0, "top_k": 8, "seed": seed, "max_new_tokens": 3} for seed in range(2 * count)]
+    pipeline = open_pipeline(model_folder(MODEL), scheduler(tokens=4096, prefix_caching=False), spec(), EXACT)
+    drafted = Counter(tokens[1] for tokens in raw(pipeline, [[5, 6, 7]] * count, sampled[:count]))
+    right, _ = run_joining(plain, [(prompt(5, 6, 7), options) for options in sampled], at_once=64, cancel={})
+    halves = [Counter(right[number][0][1] for number in part) for part in (range(count), range(count, 2 * count))]
+    assert distance(*halves) < 0.2
+    assert distance(halves[0], drafted) > 0.4
+
+
+def distance(first: Counter[int], second: Counter[int]) -> float:
+    """Total variation between two samples of the same size."""
+    return sum(abs(first[token] - second[token]) for token in first | second) / (2 * first.total())
