@@ -46,11 +46,14 @@ def parse_json(data: bytes, *, max_brackets: int = MAX_BRACKETS) -> dict[str, An
         raise bad_request("The body is empty; it must be a JSON object.", code=_INVALID)
     if _count_brackets(data, max_brackets) > max_brackets:
         raise too_large(f"The body has too many values: more than {max_brackets} of '{{', '[' and ','.")
+    # A lone surrogate can only come from an escape: as bytes it is not valid UTF-8.
+    may_have_surrogates = b"\\ud" in data or b"\\uD" in data
     try:
-        text = data[offset:].decode("utf-8") if offset else data.decode("utf-8")
+        text = str(memoryview(data)[offset:], "utf-8")
     except UnicodeDecodeError as e:
         message = f"The body is not valid UTF-8: {e.reason} at byte {e.start + offset}."
         raise bad_request(message, code=_INVALID) from None
+    del data  # text, value and bytes together would be three times the body
     try:
         value = _PLAIN.decode(text)
     except json.JSONDecodeError as e:
@@ -62,8 +65,7 @@ def parse_json(data: bytes, *, max_brackets: int = MAX_BRACKETS) -> dict[str, An
     if type(value) is not dict:
         raise bad_request("The body must be a JSON object.", code=_INVALID)
     _check_depth(value)
-    # A lone surrogate can only come from an escape: as bytes it is not valid UTF-8.
-    if b"\\ud" in data or b"\\uD" in data:
+    if may_have_surrogates:
         _check_surrogates(value)
     return value
 

@@ -6,6 +6,7 @@ Set on the application: `app.asgi_http_class = HttpConnection`.
 from __future__ import annotations
 
 import contextlib
+import io
 import math
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
@@ -32,8 +33,6 @@ ACCESS = "rustedvino.access"
 
 LAST_SEND_BOUND_SECS = 60.0
 """For servers other than ours, whose sends may have no bound of their own."""
-
-JOIN_IN_THREAD_BYTES = 2 * 1024 * 1024
 
 Send = Callable[[bytes], Awaitable[None]]
 
@@ -105,17 +104,13 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
     declared = request.content_length
     if declared is not None and declared > max_bytes:
         raise BodyTooLarge(max_bytes)
-    pieces: list[bytes] = []
-    size = 0
+    # Grows in place and hands its buffer out without a copy: joining a list of pieces would hold the body twice.
+    whole = io.BytesIO()
     async for piece in request.body:
-        size += len(piece)
-        if size > max_bytes:
+        if whole.tell() + len(piece) > max_bytes:
             raise BodyTooLarge(max_bytes)
-        pieces.append(piece)
-    if size < JOIN_IN_THREAD_BYTES:
-        return b"".join(pieces)
-    # Joining gives up the GIL from 1 MiB on, and 50 MiB of fresh pages take 50 ms.
-    return await trio.to_thread.run_sync(b"".join, pieces)
+        whole.write(piece)
+    return whole.getvalue()
 
 
 def prepare_app(app: QuartTrio) -> None:

@@ -22,10 +22,15 @@ async def read_json(request: Request) -> dict[str, Any]:
     kind = request.mimetype
     if kind != "application/json" and not kind.endswith("+json"):
         raise api.unsupported_media_type(request.headers.get("content-type"))
-    body = await read_body(request, MAX_BODY_BYTES)
-    if len(body) <= THREAD_BYTES:
-        return parse_json(body)
-    return await trio.to_thread.run_sync(parse_json, body)
+    body = [await read_body(request, MAX_BODY_BYTES)]
+    if len(body[0]) <= THREAD_BYTES:
+        return parse_json(body.pop())
+    return await trio.to_thread.run_sync(_parse_last, body)
+
+
+def _parse_last(body: list[bytes]) -> dict[str, Any]:
+    """Parse what is taken out of ``body``, so that nobody holds the bytes any more once they are text."""
+    return parse_json(body.pop())
 
 
 async def read_request(request: Request, cls: type[T]) -> T:

@@ -8,7 +8,7 @@ from rustedvino.api.converter import render_path
 from rustedvino.hub.hub import Hub, Model
 from rustedvino.hub.schemas import ConstraintRefused, admit_constraint, constraint_of_schema
 from rustedvino.hub.text_assets import TextAssets
-from rustedvino.text.constraints import JSON_OBJECT, Constraint, after_thinking, compiled, tools_constraint
+from rustedvino.text.constraints import JSON_OBJECT, Constraint, after_thinking, tools_constraint
 from rustedvino.text.reasoning import GPT_OSS, THINK_TAGS
 from rustedvino.text.schema_facts import SchemaError
 from rustedvino.text.tools.grammar import tool_call_grammar
@@ -22,6 +22,14 @@ def check_form(chat: ChatRequest, assets: TextAssets) -> None:
     if wants_json(chat) and GPT_OSS in (assets.reasoning, assets.tool_dialect):
         raise api.bad_request(
             "this model's output format cannot be combined with 'response_format'",
+            "response_format",
+            "unsupported_parameter",
+        )
+    if wants_json(chat) and chat.tools and choice.mode == "auto":
+        # The runtime takes alternatives only if all of them end by themselves, or none does: JSON does, a call does not.
+        raise api.bad_request(
+            "'response_format' cannot be combined with tools that the model may call: set 'tool_choice' to 'none' or "
+            "'required', or leave one of the two out",
             "response_format",
             "unsupported_parameter",
         )
@@ -51,11 +59,6 @@ async def constraint_for(
             constraint = _call(chat, assets, named=named, parallel=chat.parallel_tool_calls)
         else:
             constraint = await _json(chat)
-            if chat.tools and choice.mode == "auto":
-                # One call: the runtime takes alternatives only if all of them end, or none does.
-                call = _call(chat, assets, named=None, parallel=False)
-                elements = [compiled(constraint), call["format"]]
-                constraint = {"type": "structural_tag", "format": {"type": "or", "elements": elements}}
     except SchemaError as error:
         path = ("response_format", "json_schema", "schema", *error.path) if wants_json(chat) else ("tools",)
         raise api.bad_request(f"the schema cannot be enforced: {error.message}", render_path(path)) from error
