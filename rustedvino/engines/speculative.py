@@ -13,19 +13,16 @@ What this version of the runtime does wrongly with a draft, each shown by a test
 Penalties, log-probabilities, constraints, ends and cancels are right, as the tests compare.
 """
 
-from collections import deque
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import openvino as ov
 import openvino_genai as genai
-from attrs import define
 from tokenizers import Tokenizer
 
 from rustedvino.engines.faults import EngineFault
-from rustedvino.engines.text import TextEngine, generation_config
-from rustedvino.worker.loop import Delta
+from rustedvino.engines.text import TextEngine, Waiting, generation_config
 
 MAX_PREFILL_TOKENS: Final = 8192
 """Longest prompt with a draft. It is processed in one step, during which every other stream stands still."""
@@ -50,32 +47,14 @@ REFUSED: Final = {
 """Submit options that must not be set, and why."""
 
 
-@define(eq=False)
-class _Waiting:
-    sequence: int
-    prompt: bytes
-    options: dict[str, Any]
-
-    @property
-    def prompt_tokens(self) -> int:
-        return len(self.prompt) // 4
-
-
 class SpeculativeEngine(TextEngine):
     """A TextEngine with a draft model. Sequences enter the batch in ``step``, in the order of their submits."""
 
     def __init__(self) -> None:
         super().__init__()
         self._draft: dict[str, Any] = {}
-        self._waiting: deque[_Waiting] = deque()
-        self._given_up: list[int] = []
         self._max_prompt_tokens = 0
         self._prefill_tokens = 0
-
-    @property
-    def busy(self) -> bool:
-        """See TextEngine."""
-        return bool(self._waiting or self._given_up) or super().busy
 
     def load(self, spec: dict[str, Any]) -> dict[str, Any]:
         """See TextEngine. ``spec["draft"]``: ``path``, ``device``, ``num_assistant_tokens`` (proposals per step) and
@@ -100,12 +79,10 @@ class SpeculativeEngine(TextEngine):
 
     def submit(self, sequence: int, prompt: bytes, options: dict[str, Any]) -> bool | None:
         """See TextEngine. Refuses what REFUSED names."""
-        if any(waiting.sequence == sequence for waiting in self._waiting):
-            raise EngineFault("bad_input", f"sequence {sequence} is waiting already")
         for name, reason in REFUSED.items():
             if options.get(name):
                 raise EngineFault("bad_input", f"{name}: {reason}")
-        waiting = _Waiting(sequence, prompt, options)
+        waiting = Waiting(sequence, prompt, options)
         if len(prompt) % 4 or not 0 < waiting.prompt_tokens <= self._max_prompt_tokens:
             raise EngineFault(
                 "bad_input",
@@ -116,26 +93,13 @@ class SpeculativeEngine(TextEngine):
         self._waiting.append(waiting)
         return None
 
-    def cancel(self, sequence: int) -> None:
-        """See TextEngine."""
-        for waiting in self._waiting:
-            if waiting.sequence == sequence:
-                self._waiting.remove(waiting)
-                self._given_up.append(sequence)
-                return
-        super().cancel(sequence)
-
-    def step(self) -> tuple[list[Delta], list[Any]]:
-        """See TextEngine. First lets prompts in: as many as a step may have tokens, and at least one."""
-        given_up: list[Delta] = [(sequence, [], "cancelled", None) for sequence in self._given_up]
-        self._given_up.clear()
+    def _let_in(self) -> None:
+        """Let prompts in: as many as a step may have tokens, and at least one."""
         tokens = 0
         while self._waiting and (not tokens or tokens + self._waiting[0].prompt_tokens <= self._prefill_tokens):
             waiting = self._waiting.popleft()
             tokens += waiting.prompt_tokens
-            self._start(waiting.sequence, waiting.prompt, waiting.options)
-        deltas, stats = super().step()
-        return given_up + deltas, stats
+            self._start(waiting)
 
     def _step_tokens(self, spec: dict[str, Any]) -> int:
         """Tokens of a step, so that its prompts and every running sequence's proposals surely fit."""

@@ -1,16 +1,19 @@
 """Text generation on the runtime's continuous-batching pipeline."""
 
 import time
+from array import array
+from collections import deque
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import openvino as ov
 import openvino_genai as genai
-from attrs import define
+from attrs import define, field
 
 from rustedvino.engines.constraints import constrain
 from rustedvino.engines.faults import EngineFault
+from rustedvino.engines.prefix_guard import TOKEN_BYTES, PrefixGuard
 from rustedvino.engines.weights import check_weights
 from rustedvino.worker.loop import Delta, unknown_method
 
@@ -27,8 +30,28 @@ _RUNNING: Final = genai.GenerationStatus.RUNNING
 @define(eq=False)
 class _Running:
     handle: Any  # dropping it would stop the request
+    prompt: bytes
+    tokens: "array[int]" = field(factory=lambda: array("i"))
     cancelled: bool = False
     logprobs: bool = False
+
+    @property
+    def content(self) -> bytes:
+        return self.prompt + self.tokens.tobytes()
+
+
+@define(eq=False)
+class Waiting:
+    """A sequence that was taken and is not in the batch yet."""
+
+    sequence: int
+    prompt: bytes
+    options: dict[str, Any]
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Length of the prompt."""
+        return len(self.prompt) // TOKEN_BYTES
 
 
 class TextEngine:
@@ -40,6 +63,9 @@ class TextEngine:
 
     def __init__(self) -> None:
         self._running: dict[int, _Running] = {}
+        self._waiting: deque[Waiting] = deque()
+        self._given_up: list[int] = []
+        self._guard: PrefixGuard | None = None
         self._pipeline: Any = None
         self._tokenizer: Any = None
         self._requests = 0
@@ -48,7 +74,9 @@ class TextEngine:
     @property
     def busy(self) -> bool:
         """Whether a step has something to do. After a cancel one more step frees the blocks."""
-        return bool(self._running) or (self._pipeline is not None and self._pipeline.has_non_finished_requests())
+        return bool(self._running or self._waiting or self._given_up) or (
+            self._pipeline is not None and self._pipeline.has_non_finished_requests()
+        )
 
     def load(self, spec: dict[str, Any]) -> dict[str, Any]:
         """Load ``spec["path"]`` on ``spec["device"]`` and run one short generation.
@@ -73,8 +101,11 @@ class TextEngine:
         loaded = time.perf_counter()
         self._warm_up(spec["warmup_prompt"])
         warm = time.perf_counter()
+        block_size = BLOCK_SIZE_GPU if spec["device"].startswith("GPU") else BLOCK_SIZE_CPU
+        if spec["enable_prefix_caching"]:
+            self._guard = PrefixGuard(block_size, spec["num_kv_blocks"])
         return {
-            "block_size": BLOCK_SIZE_GPU if spec["device"].startswith("GPU") else BLOCK_SIZE_CPU,
+            "block_size": block_size,
             "num_kv_blocks": spec["num_kv_blocks"],
             "kv_cache_bytes": self._pipeline.get_metrics().kv_cache_size_in_bytes,
             "load_secs": loaded - started,
@@ -90,11 +121,21 @@ class TextEngine:
         (see text.constraints), if there is one, must have been proven: one that does not compile ends the pipeline.
         """
         self._check(sequence, options)
-        self._start(sequence, prompt, options)
+        waiting = Waiting(sequence, prompt, options)
+        if self._must_wait(waiting):
+            self._config(options).validate()
+            self._waiting.append(waiting)
+        else:
+            self._start(waiting)
         return None
 
     def cancel(self, sequence: int) -> None:
         """Give a sequence up. It leaves with the next step."""
+        for waiting in self._waiting:
+            if waiting.sequence == sequence:
+                self._waiting.remove(waiting)
+                self._given_up.append(sequence)
+                return
         running = self._running.get(sequence)
         if running is not None and not running.cancelled:
             running.cancelled = True
@@ -102,19 +143,24 @@ class TextEngine:
 
     def step(self) -> tuple[list[Delta], list[Any]]:
         """One step of the pipeline. Stats: KV use in percent, microseconds inside the runtime."""
+        given_up: list[Delta] = [(sequence, [], "cancelled", None) for sequence in self._given_up]
+        self._given_up.clear()
+        if self._waiting:
+            self._let_in()
         started = time.perf_counter_ns()
         self._pipeline.step()
         inside_us = (time.perf_counter_ns() - started) // 1000
         deltas = [
             delta for sequence, running in self._running.items() if (delta := self._read(sequence, running)) is not None
         ]
-        for sequence, _, finish, _ in deltas:
+        for sequence, ids, finish, _ in deltas:
+            self._running[sequence].tokens.extend(ids)
             if finish is not None:
-                del self._running[sequence]
+                self._left(self._running.pop(sequence))
         if not self._running:
             # The runtime's figures are those before its step freed anything; the last ones stand while it is idle.
             self._pipeline.step()
-        return deltas, [self._pipeline.get_metrics().cache_usage, inside_us]
+        return given_up + deltas, [self._pipeline.get_metrics().cache_usage, inside_us]
 
     def call(self, method: str, arguments: dict[str, Any]) -> Any:
         """``encode``: ``texts`` → list of ids; ``decode``: ``ids`` → text, special tokens kept; ``vocabulary``: the
@@ -134,17 +180,48 @@ class TextEngine:
 
     def _check(self, sequence: int, options: dict[str, Any]) -> None:
         """Raise EngineFault for what the runtime would not notice, or too late."""
-        if sequence in self._running:
+        if sequence in self._running or any(waiting.sequence == sequence for waiting in self._waiting):
             raise EngineFault("bad_input", f"sequence {sequence} is running already")
         if options.get("constraint") is not None and not self._lists_tokens():
             raise EngineFault(
                 "bad_input", "output cannot be constrained: the model's tokenizer does not list its tokens"
             )
 
-    def _start(self, sequence: int, prompt: bytes, options: dict[str, Any]) -> None:
+    def _start(self, waiting: Waiting) -> None:
         """Put a sequence into the batch."""
-        handle = self._add(prompt, options)
-        self._running[sequence] = _Running(handle, logprobs=bool(options.get("logprobs")))
+        handle = self._add(waiting.prompt, waiting.options)
+        if self._guard is not None:
+            # It may share the last block of a running sequence, which then stays in the cache as it is now.
+            for running in self._running.values():
+                content = running.content
+                if waiting.prompt.startswith(content[:-TOKEN_BYTES]):
+                    self._guard.remember(content, *_last_counts(content))
+        self._running[waiting.sequence] = _Running(
+            handle, waiting.prompt, logprobs=bool(waiting.options.get("logprobs"))
+        )
+
+    def _must_wait(self, waiting: Waiting) -> bool:
+        """Whether a sequence cannot join the batch before the next step."""
+        if self._guard is None:
+            return False
+        return self._guard.clashes(
+            waiting.prompt, [running.prompt for running in self._running.values() if not running.tokens]
+        )
+
+    def _let_in(self) -> None:
+        """Put those that need not wait any longer into the batch."""
+        waiting, self._waiting = self._waiting, deque()
+        for each in waiting:
+            if self._must_wait(each):
+                self._waiting.append(each)
+            else:
+                self._start(each)
+
+    def _left(self, running: _Running) -> None:
+        """A sequence has left the batch; its blocks may be found in the cache."""
+        if self._guard is not None:
+            content = running.content
+            self._guard.remember(content, len(running.prompt) // TOKEN_BYTES, *_last_counts(content))
 
     def _config(self, options: dict[str, Any]) -> Any:
         """The runtime's configuration of a sequence."""
@@ -229,6 +306,12 @@ class TextEngine:
         encoded = self._pipeline.get_tokenizer().encode(text, add_special_tokens=add_special_tokens)
         ids: list[int] = encoded.input_ids.data[0].tolist()
         return ids
+
+
+def _last_counts(content: bytes) -> tuple[int, int]:
+    """Where the blocks of a content may end: the last token is chosen, but may not be computed yet."""
+    count = len(content) // TOKEN_BYTES
+    return max(0, count - 1), count
 
 
 def warmup_config() -> Any:

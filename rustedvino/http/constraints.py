@@ -26,7 +26,7 @@ def check_form(chat: ChatRequest, assets: TextAssets) -> None:
             "unsupported_parameter",
         )
     if wants_json(chat) and chat.tools and choice.mode == "auto":
-        # The runtime takes alternatives only if all of them end by themselves, or none does: JSON does, a call does not.
+        # The runtime takes alternatives only if all of them end by themselves or none does; JSON does, calls do not.
         raise api.bad_request(
             "'response_format' cannot be combined with tools that the model may call: set 'tool_choice' to 'none' or "
             "'required', or leave one of the two out",

@@ -48,6 +48,9 @@ class ServeOptions:
     max_head_bytes: int = field(default=64 * KIB, validator=validators.gt(0))
     """Request line and headers of one request (431 above), and pipelined bytes read ahead."""
 
+    max_headers: int = field(default=256, validator=validators.gt(0))
+    """Header lines of one request (431 above)."""
+
     max_body_bytes: int = field(default=50 * MIB, validator=validators.gt(0))
     """Body of one request (413 above), declared or chunked."""
 

@@ -11,12 +11,14 @@ What differs from the base class:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Protocol
 from urllib.parse import urlsplit
 
 import h11
+import trio
 from hypercorn.config import Config
 from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.protocol.events import Body, Data, EndBody, Response, StreamClosed
@@ -31,6 +33,9 @@ from rustedvino.http.envelope import default_message, envelope
 from rustedvino.http.options import ServeOptions
 
 CLOSE = (b"connection", b"close")
+EVENTS_PER_YIELD = 256
+_SHOWN_BYTES = re.compile(r":? (?:bytearray\()?b['\"].*", re.DOTALL)
+"""Where h11 shows the bytes it did not like: a broken header may be the one with the key."""
 JOIN_BELOW_BYTES = 64 * 1024  # copying a body this small costs less than a second system call
 
 
@@ -90,6 +95,7 @@ class HttpProtocol(H11Protocol):
 
     async def _handle_events(self) -> None:
         pieces: list[bytes] = []
+        events = 0
         self.paused = False
         while not self.finished:
             try:
@@ -97,8 +103,11 @@ class HttpProtocol(H11Protocol):
                     await self._send_h11_event(h11.InformationalResponse(status_code=100, headers=[]))
                 event = self.connection.next_event()
             except h11.RemoteProtocolError as error:
-                await self.refuse(error.error_status_hint, str(error))
+                await self.refuse(error.error_status_hint, _SHOWN_BYTES.sub("", str(error)))
                 return
+            events += 1
+            if events % EVENTS_PER_YIELD == 0:
+                await trio.lowlevel.checkpoint()  # one read may hold 20,000 chunks of a byte each
             if isinstance(event, h11.Data):
                 pieces.append(bytes(event.data))
                 if not await self._count_body(len(event.data)):
@@ -149,6 +158,11 @@ class HttpProtocol(H11Protocol):
         if not request.http_version.startswith(b"1."):
             version = request.http_version.decode("ascii")
             return 505, f"HTTP/{version} is not spoken here; use HTTP/1.1"
+        head_bytes = len(request.target) + sum(len(name) + len(value) + 4 for name, value in request.headers)
+        if head_bytes > self._options.max_head_bytes:  # h11 only looks at heads that come in pieces
+            return 431, f"the request line and headers are over {self._options.max_head_bytes} bytes"
+        if len(request.headers) > self._options.max_headers:
+            return 431, f"the request has {len(request.headers)} headers; the limit is {self._options.max_headers}"
         target = request.target.decode("ascii")
         if not target.startswith("/") and not (target == "*" and request.method == b"OPTIONS"):
             try:
@@ -243,7 +257,9 @@ class HttpProtocol(H11Protocol):
         headers = [*event.headers, *self.config.response_headers("h11")]
         ends = self.keep_alive_requests >= self.config.keep_alive_max_requests
         refused_handshake = isinstance(self.stream, WSStream)
-        if (ends or refused_handshake or self.context.terminated.is_set()) and CLOSE not in headers:
+        # An answer that does not wait for the body is the last of its connection: the client must know that.
+        ends = ends or refused_handshake or self.receiving_body or self.context.terminated.is_set()
+        if ends and CLOSE not in headers:
             headers.append(CLOSE)
         body = b""
         if event.status_code >= 400 and (b"content-length", b"0") in headers and self._method != b"HEAD":

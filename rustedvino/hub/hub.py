@@ -81,6 +81,7 @@ class Hub:
     _models: dict[str, Model] = field(factory=dict)
     _queues: dict[str, DeviceQueue] = field(factory=dict)
     _actors: trio.Nursery = field(init=False)
+    _start_order: list[ModelActor] = field(factory=list)
     _inventoried: trio.Event = field(factory=trio.Event)
 
     def __attrs_post_init__(self) -> None:
@@ -102,7 +103,7 @@ class Hub:
                 actors.start_soon(self.spares.run)
                 actors.start_soon(self._start_utility)
                 actors.start_soon(self._take_inventory)
-                actors.start_soon(self._start_models)
+                self._start_models()
                 actors.start_soon(self._keep_house)
                 task_status.started()
                 await trio.sleep_forever()
@@ -256,6 +257,9 @@ class Hub:
     async def acquire(self, actor: ModelActor, files: ModelFiles) -> Grant:
         """Reserve the memory of a load. Raises NoRoom and ModelProblem."""
         await self._inventoried.wait()
+        if actor in self._start_order:
+            for earlier in self._start_order[: self._start_order.index(actor)]:
+                await earlier.wait_placed()
         request = LoadRequest(model_id=actor.model_id, trigger=actor.trigger, force=actor.force)
         try:
             plan = await self.residency.acquire(self._wish(actor, files, request, actor.kv_cache_gb))
@@ -349,11 +353,11 @@ class Hub:
         if not self._inventoried.is_set():
             self._open(await read_inventory(self.spares.nursery))
 
-    async def _start_models(self) -> None:
-        """Load the models of the start: in their order as to memory, side by side as to time."""
-        for model in self.eager():
-            model.actor.load("startup")
-            await model.actor.wait_placed()
+    def _start_models(self) -> None:
+        """Load the models of the start: in their order as to memory (see acquire), side by side as to time."""
+        self._start_order = [model.actor for model in self.eager()]
+        for actor in self._start_order:
+            actor.load("startup")
 
     async def _start_utility(self) -> None:
         """Have the utility worker ready before the first request needs it."""

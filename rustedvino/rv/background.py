@@ -1,7 +1,6 @@
 """Servers that ``rv start`` started: one record, log and lock for each config."""
 
 import contextlib
-import hashlib
 import json
 import os
 import sys
@@ -33,6 +32,8 @@ class Record(NamedTuple):
 def _place(config: Path | None, suffix: str) -> Path:
     name = DEMO
     if config is not None:
+        import hashlib
+
         digest = hashlib.sha256(str(config.resolve()).encode("utf-8", "surrogateescape")).hexdigest()
         name = f"{config.stem[:40]}-{digest[:16]}"
     return state_folder() / "servers" / f"{name}{suffix}"

@@ -3,8 +3,8 @@
 import http.client
 import json
 import socket
-import ssl
 from collections.abc import Callable, Generator, Mapping
+from contextlib import closing
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -101,14 +101,12 @@ class Client:
         timeout_secs: float = READ_SECS,
     ) -> Reply:
         """Send a request and return its answer, whatever its status. Raises Unreachable."""
-        connection = self._connect(timeout_secs)
-        try:
-            with _Told(self, timeout_secs):
-                answer = self._send(connection, method, path, body, query)
-                content = answer.read(MAX_ANSWER_BYTES)
-            return Reply(answer.status, {name.lower(): value for name, value in answer.getheaders()}, content)
-        finally:
-            connection.close()
+        with (
+            closing(self._connect(timeout_secs)) as connection,
+            _Told(self, timeout_secs),
+            closing(self._send(connection, method, path, body, query)) as answer,
+        ):
+            return _whole(answer)
 
     # Streams.
 
@@ -117,24 +115,20 @@ class Client:
 
         Closing the generator closes the connection, by which the server knows that nobody waits any more.
         """
-        connection = self._connect(WORK_SECS)
-        try:
-            with _Told(self, WORK_SECS):
-                answer = self._send(connection, "POST", path, body, None)
-                headers = {name.lower(): value for name, value in answer.getheaders()}
-                if answer.status >= 400:
-                    raise self._refusal("POST", path, Reply(answer.status, headers, answer.read(MAX_ANSWER_BYTES)))
-            if not headers.get("content-type", "").startswith("text/event-stream"):
-                raise self._stranger(f"content of type {headers.get('content-type')!r}")
+        with (
+            closing(self._connect(WORK_SECS)) as connection,
+            _Told(self, WORK_SECS),
+            # It has taken the socket over: closing the connection alone would leave that open.
+            closing(self._send(connection, "POST", path, body, None)) as answer,
+        ):
+            if answer.status >= 400:
+                raise self._refusal("POST", path, _whole(answer))
+            content_type = answer.getheader("content-type", "")
+            if not content_type.startswith("text/event-stream"):
+                raise self._stranger(f"content of type {content_type!r}")
             parser = EventParser()
-            while True:
-                with _Told(self, WORK_SECS):
-                    received = answer.read1(CHUNK_BYTES)
-                if not received:
-                    return
+            while received := answer.read1(CHUNK_BYTES):
                 yield from parser.feed(received)
-        finally:
-            connection.close()
 
     # Inside.
 
@@ -142,6 +136,8 @@ class Client:
         with _Told(self, CONNECT_SECS):
             connection: http.client.HTTPConnection
             if self._secure:
+                import ssl
+
                 context = ssl.create_default_context()
                 connection = http.client.HTTPSConnection(self._host, self._port, timeout=CONNECT_SECS, context=context)
             else:
@@ -219,8 +215,8 @@ class Client:
             return Unreachable(f"{where} did not answer within {timeout_secs:g} s", code="timeout")
         if isinstance(error, socket.gaierror):
             return Unreachable(f"the host {self._host!r} is not known: {error.strerror}")
-        if isinstance(error, ssl.SSLError):
-            reason = getattr(error, "verify_message", None) or error.reason or str(error)
+        if self._secure and type(error).__module__ == "ssl":
+            reason = getattr(error, "verify_message", None) or getattr(error, "reason", None) or str(error)
             return Unreachable(f"no secure connection to {where}: {reason}", code="tls")
         if isinstance(error, http.client.RemoteDisconnected | ConnectionResetError | BrokenPipeError):
             return Unreachable(f"{where} closed the connection without an answer", code="disconnected")
@@ -229,6 +225,11 @@ class Client:
         if isinstance(error, http.client.HTTPException):
             return Unreachable(f"what answers at {where} does not speak HTTP", code="not_rustedvino")
         return Unreachable(f"{where} cannot be reached: {getattr(error, 'strerror', None) or error}")
+
+
+def _whole(answer: http.client.HTTPResponse) -> Reply:
+    content = answer.read(MAX_ANSWER_BYTES)
+    return Reply(answer.status, {name.lower(): value for name, value in answer.getheaders()}, content)
 
 
 class _Told:

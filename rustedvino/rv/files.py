@@ -2,7 +2,6 @@
 
 import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import Final
 
@@ -43,6 +42,8 @@ def make_private_folder(folder: Path) -> None:
 
 def write_private(path: Path, content: bytes) -> None:
     """Replace a file at once by one that only the user may read (mode 0600). A link stays one. Raises OSError."""
+    import tempfile
+
     target = path.resolve()
     number, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)  # mode 0600
     try:

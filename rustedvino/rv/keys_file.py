@@ -1,7 +1,6 @@
 """The keys file beside the config: an admin key to send, and adding a new key."""
 
 import json
-import secrets
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +27,8 @@ def add_key(path: Path, *, admin: bool) -> str:
 
     What else is in the file stays. It is replaced as a whole, with mode 0600.
     """
+    import secrets
+
     content = _read(path) if path.exists() else {INFERENCE: [], ADMIN: []}
     scope = ADMIN if admin else INFERENCE
     keys = _keys(path, content, scope)

@@ -13,6 +13,8 @@ from rustedvino.rv.screen import Cell
 from rustedvino.rv.text import counted, duration, listed, safe, shown, size
 
 MODELS: Final = "/v1/admin/models"
+_PHASES: Final = {"not_loaded": "waiting for memory", "draining": "finishing its requests"}
+"""What the states of a model mean while it is waited for."""
 
 
 # Reading command lines.
@@ -142,16 +144,18 @@ def _require_room(command: Command, answer: Mapping[str, Any]) -> None:
     raise RvError(str(answer.get("message")), code="insufficient_memory", hint=hint, answer=dict(answer))
 
 
-def _with_progress(command: Command, doing: str, work: Callable[[], Any]) -> Any:
+def _with_progress(command: Command, doing: str, work: Callable[[], Any], *, is_load: bool = True) -> Any:
     """Do something long with one model and show the state it is in meanwhile."""
     model_id = command.options.model
-    with Waiting(command.screen, doing, expected_secs=_usual_load_secs(command, model_id)) as waiting:
+    expected_secs = _usual_load_secs(command, model_id) if is_load else None
+    with Waiting(command.screen, doing, expected_secs=expected_secs) as waiting:
 
         def phase() -> str | None:
             view = _view(command, model_id)
             state = None if view is None else str(view["state"])
-            words = {"not_loaded": "waiting for memory", "draining": "finishing its requests"}
-            return None if state is None else f"{doing}: {words.get(state, state)}"
+            if state is None or doing.startswith(state):
+                return None
+            return f"{doing}: {_PHASES.get(state, state)}"
 
         return wait_for(work, waiting, phase)
 
@@ -221,7 +225,9 @@ def unload(command: Command) -> int:
     model_id = command.options.model
     if not command.options.yes:
         command.screen.confirm(_ending(command, f"This unloads {model_id}."), yes=False)
-    view = _with_progress(command, f"unloading {model_id}", lambda: command.client.call("DELETE", model_path(model_id)))
+    view = _with_progress(
+        command, f"unloading {model_id}", lambda: command.client.call("DELETE", model_path(model_id)), is_load=False
+    )
     _answer(command, view, f"{model_id} is unloaded")
     return EXIT_OK
 
@@ -233,7 +239,10 @@ def deregister(command: Command) -> int:
         what = f"This takes {model_id} out of the registry and of the config; its files stay."
         command.screen.confirm(_ending(command, what), yes=False)
     answer = _with_progress(
-        command, f"deregistering {model_id}", lambda: command.client.call("DELETE", model_path(model_id, "register"))
+        command,
+        f"deregistering {model_id}",
+        lambda: command.client.call("DELETE", model_path(model_id, "register")),
+        is_load=False,
     )
     _answer(command, answer, f"{model_id} is no longer registered")
     return EXIT_OK

@@ -3,14 +3,15 @@
 Linux is what this runs and is tested on; other branches are written against the documented calls and type-checked.
 """
 
-import ctypes
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, TYPE_CHECKING, Final
+
+if TYPE_CHECKING:  # imported where a process is started: most verbs start none
+    import subprocess
 
 _ZOMBIE: Final = (b"Z", b"X")
 _PROCESS_QUERY_LIMITED_INFORMATION: Final = 0x1000
@@ -30,6 +31,8 @@ def identity(pid: int) -> str | None:
         return f"{boot}:{fields[19].decode()}"
     if sys.platform == "win32":
         return _windows_identity(pid)
+    import subprocess
+
     found = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)  # noqa: S607
     return found.stdout.strip() or None
 
@@ -37,6 +40,8 @@ def identity(pid: int) -> str | None:
 def _windows_identity(pid: int) -> str | None:
     if sys.platform != "win32":
         raise AssertionError
+    import ctypes
+
     kernel = ctypes.windll.kernel32
     handle = kernel.OpenProcess(_PROCESS_QUERY_LIMITED_INFORMATION, False, pid)
     if not handle:
@@ -77,6 +82,8 @@ def _stat(pid: int) -> list[bytes] | None:
 
 def spawn(command: Sequence[str], *, folder: Path, log: IO[bytes]) -> "subprocess.Popen[bytes]":
     """Start a process that outlives us and our terminal, in a session of its own. Raises OSError."""
+    import subprocess
+
     if sys.platform == "win32":
         flags = subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW
         return subprocess.Popen(
@@ -90,6 +97,8 @@ def spawn(command: Sequence[str], *, folder: Path, log: IO[bytes]) -> "subproces
 def tell_to_end(pid: int) -> None:
     """Ask a process to end in good order. Raises OSError."""
     if sys.platform == "win32":
+        import ctypes
+
         # A break reaches only processes of one's own console: theirs is borrowed for it.
         kernel = ctypes.windll.kernel32
         kernel.FreeConsole()
@@ -103,8 +112,10 @@ def tell_to_end(pid: int) -> None:
 
 def kill(pids: Sequence[int]) -> None:
     """End processes by force, those that are gone already left out. Raises OSError."""
-    # On Windows this signal is TerminateProcess.
-    number = signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL
+    if sys.platform == "win32":
+        number = signal.SIGTERM  # there it is TerminateProcess
+    else:
+        number = signal.SIGKILL
     for pid in pids:
         try:
             os.kill(pid, number)

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.answers import chat_body, completion_body, echo_body, expect_error, expect_ok, whole_text
-from tests.support.server import ServerProcess, model_source
+from tests.support.server import ServerProcess
+from tests.support.template_models import link_model
 
-SOURCE = "tiny-qwen3"
 QUESTION = "{{ messages[0].content }}"
 ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}BODY{% endfor %}{% endfor %}"
 DOUBLING = "{% set ns = namespace(s='x') %}{% for i in range(64) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s }}"
@@ -65,15 +65,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     process = ServerProcess.serving(folder, entries, num_threads=1, spare_workers=0)
     with process:
         yield process.wait_ready()
-
-
-def link_model(folder: Path, template: str) -> None:
-    """A copy of the small model that shares its files, with a chat template of its own."""
-    folder.mkdir()
-    for path in model_source(SOURCE).iterdir():
-        if path.name != "chat_template.jinja":
-            (folder / path.name).symlink_to(path)
-    (folder / "chat_template.jinja").write_text(template)
 
 
 @pytest.mark.parametrize("name", list(HOSTILE))

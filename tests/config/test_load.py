@@ -454,4 +454,6 @@ def test_a_model_entry_alone_may_have_comments(folder):
 
 @pytest.mark.parametrize("value", ['{"a":' * 60 + "1" + "}" * 60, "[" * 60 + "]" * 60])
 def test_comments_are_bounded_in_depth(problems, value):
-    assert problems(with_member(f'"_deep": {value}')) == {"": "the file is not usable: its values are nested too deeply"}
+    assert problems(with_member(f'"_deep": {value}')) == {
+        "": "the file is not usable: its values are nested too deeply"
+    }

@@ -150,7 +150,7 @@ class TestLoad:
         return future
 
     def test_it_ends_when_its_client_leaves(self, server: ServerProcess) -> None:
-        head = f"POST /v1/admin/models/{OTHER}/load HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
+        head = f"POST /v1/admin/models/{OTHER}/load HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 0\r\n\r\n"
         with socket.create_connection(("127.0.0.1", server.port), 30) as connection:
             connection.sendall(head.encode())
             server.wait_states({OTHER: "loading"})

@@ -27,7 +27,7 @@ from rustedvino.server import main
 
 code = main(sys.argv[1:])
 loaded = sorted(name for name in sys.modules if name.partition(".")[0] in {FORBIDDEN!r})
-print("AT THE END:", loaded, file=sys.stderr, flush=True)
+sys.stderr.write(f"\\nAT THE END: {{loaded}}\\n")
 sys.exit(code)
 """
 

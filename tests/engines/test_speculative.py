@@ -233,7 +233,7 @@ def test_what_is_refused_leaves_the_engine_well(
 
 def test_a_waiting_sequence_is_not_taken_twice(engine: SpeculativeEngine) -> None:
     submit(engine, 1, prompt(1))
-    with pytest.raises(EngineFault, match="waiting already"):
+    with pytest.raises(EngineFault, match="running already"):
         submit(engine, 1, prompt(1))
     engine.step()
     with pytest.raises(EngineFault, match="running already"):

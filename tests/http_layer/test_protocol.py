@@ -98,6 +98,14 @@ async def test_absolute_target(layer):
     assert (await client.answer()).status == 200
 
 
+async def test_an_answer_before_the_body_says_that_it_is_the_last(layer):
+    client = await layer.connect()
+    await client.send("POST /nowhere HTTP/1.1\r\nhost: t\r\ncontent-length: 5\r\n\r\n")
+    answer = await client.answer()
+    assert answer.status == 404
+    assert answer.headers["connection"] == "close"
+
+
 async def test_refused_websocket_handshake_has_an_envelope(layer):
     client = await layer.connect()
     await client.get("/health", "connection: upgrade", "upgrade: websocket")

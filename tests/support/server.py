@@ -81,6 +81,14 @@ def describe_process(pid: int) -> str:
     return " ".join([command, *(line for line in status if line.startswith(("State", "PPid")))])
 
 
+def parent_of(pid: int) -> int | None:
+    """Process id of the parent; None for a process that has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
+
+
 class ServerProcess:
     """One server. ``with ServerProcess(...) as server`` starts it, waits for /health, and at the end stops it by
     SIGTERM and asserts exit code 0 and that no process of it is left.
@@ -251,8 +259,8 @@ class ServerProcess:
         return found
 
     def workers(self) -> list[int]:
-        """Process ids of its workers."""
-        return [pid for pid in self.processes() if pid != self.pid]
+        """Process ids of its workers: its own children, not what these may start."""
+        return [pid for pid in self.processes() if parent_of(pid) == self.pid]
 
     # Its log.
 
