@@ -223,7 +223,7 @@ def open_keys(config: LoadedConfig) -> KeyRing:
 
 def _tell_about(keys: KeyRing) -> None:
     if keys.keys is None:
-        log.info("no API keys: whoever reaches this address is served, admin routes answer this machine only")
+        log.info("serving without API keys; admin routes answer programs on this machine only")
         return
     for warning in keys.keys.warnings:
         log.warning("%s: %s", keys.path, warning)

@@ -227,6 +227,8 @@ def _template_fault(path: Path, reading: Reading) -> str | None:
         roots = [root.resolve() for root in (reading.models_dir, reading.folder) if root is not None]
         if not any(resolved.is_relative_to(root) for root in roots):
             return f"{path} is outside of models_dir and of the config's folder"
+        if resolved.name.endswith(".keys.json"):
+            return f"{path} is a keys file"
         if not resolved.is_file():  # a pipe or a device would block the read below
             return f"{path} is not a file"
         with resolved.open("rb") as stream:

@@ -32,6 +32,7 @@ class _Running:
     handle: Any  # dropping it would stop the request
     prompt: bytes
     tokens: "array[int]" = field(factory=lambda: array("i"))
+    new: bool = True  # no step has seen it
     cancelled: bool = False
     logprobs: bool = False
 
@@ -122,7 +123,7 @@ class TextEngine:
         """
         self._check(sequence, options)
         waiting = Waiting(sequence, prompt, options)
-        if self._must_wait(waiting):
+        if self._must_wait(prompt):
             self._config(options).validate()
             self._waiting.append(waiting)
         else:
@@ -190,29 +191,23 @@ class TextEngine:
     def _start(self, waiting: Waiting) -> None:
         """Put a sequence into the batch."""
         handle = self._add(waiting.prompt, waiting.options)
-        if self._guard is not None:
-            # It may share the last block of a running sequence, which then stays in the cache as it is now.
-            for running in self._running.values():
-                content = running.content
-                if waiting.prompt.startswith(content[:-TOKEN_BYTES]):
-                    self._guard.remember(content, *_last_counts(content))
         self._running[waiting.sequence] = _Running(
             handle, waiting.prompt, logprobs=bool(waiting.options.get("logprobs"))
         )
 
-    def _must_wait(self, waiting: Waiting) -> bool:
+    def _must_wait(self, prompt: bytes) -> bool:
         """Whether a sequence cannot join the batch before the next step."""
         if self._guard is None:
             return False
-        return self._guard.clashes(
-            waiting.prompt, [running.prompt for running in self._running.values() if not running.tokens]
-        )
+        running = [each.content for each in self._running.values() if not each.new]
+        new = [each.prompt for each in self._running.values() if each.new]
+        return self._guard.must_wait(prompt, running, [*new, *(waiting.prompt for waiting in self._waiting)])
 
     def _let_in(self) -> None:
         """Put those that need not wait any longer into the batch."""
         waiting, self._waiting = self._waiting, deque()
         for each in waiting:
-            if self._must_wait(each):
+            if self._must_wait(each.prompt):
                 self._waiting.append(each)
             else:
                 self._start(each)
@@ -220,8 +215,7 @@ class TextEngine:
     def _left(self, running: _Running) -> None:
         """A sequence has left the batch; its blocks may be found in the cache."""
         if self._guard is not None:
-            content = running.content
-            self._guard.remember(content, len(running.prompt) // TOKEN_BYTES, *_last_counts(content))
+            self._guard.remember(running.content, len(running.prompt) // TOKEN_BYTES)
 
     def _config(self, options: dict[str, Any]) -> Any:
         """The runtime's configuration of a sequence."""
@@ -243,6 +237,7 @@ class TextEngine:
 
     def _read(self, sequence: int, running: _Running) -> Delta | None:
         handle = running.handle
+        running.new = False
         if running.cancelled:
             return sequence, [], "cancelled", None
         ids: list[int] = []
@@ -306,12 +301,6 @@ class TextEngine:
         encoded = self._pipeline.get_tokenizer().encode(text, add_special_tokens=add_special_tokens)
         ids: list[int] = encoded.input_ids.data[0].tolist()
         return ids
-
-
-def _last_counts(content: bytes) -> tuple[int, int]:
-    """Where the blocks of a content may end: the last token is chosen, but may not be computed yet."""
-    count = len(content) // TOKEN_BYTES
-    return max(0, count - 1), count
 
 
 def warmup_config() -> Any:

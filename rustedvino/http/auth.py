@@ -6,7 +6,7 @@ which routes there are. Each WebSocket passes `guard_websocket` before its hands
 
 import ipaddress
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, Literal, cast
 
 from attrs import frozen
@@ -182,7 +182,7 @@ def _check_is_local(asked: BaseRequestWebsocket, server: ServerContext) -> None:
     client, own = asked.scope.get("client"), asked.scope.get("server")
     # What connects from this machine to an address of it comes from the same address.
     is_ours = client is not None and (_is_local_address(client[0]) or (own is not None and client[0] == own[0]))
-    if not is_ours or not is_local_host(asked.headers, server.settings.bind_addr):
+    if not is_ours or not is_local_host(_hosts(asked), server.settings.bind_addr):
         raise api.forbidden("Without API keys this route is open to programs on the server's own machine only.")
 
 
@@ -193,7 +193,7 @@ def _check_host(asked: BaseRequestWebsocket, server: ServerContext) -> None:
     Not checked with keys, which such a page has not, nor beyond loopback, where our names are not known.
     """
     bind_addr = server.settings.bind_addr
-    if server.keys.in_use or not is_loopback(bind_addr) or is_local_host(asked.headers, bind_addr):
+    if server.keys.in_use or not is_loopback(bind_addr) or is_local_host(_hosts(asked), bind_addr):
         return
     message = (
         "The Host header names another machine. Without API keys only localhost and loopback addresses are served."
@@ -201,13 +201,16 @@ def _check_host(asked: BaseRequestWebsocket, server: ServerContext) -> None:
     raise api.forbidden(message, "host_not_allowed")
 
 
-def is_local_host(headers: Headers, bind_addr: str) -> bool:
-    """Whether the Host header names this machine in a way that no name server has a say in: localhost, a loopback
-    address, or the address that was configured. The port does not matter: it may be forwarded.
+def _hosts(asked: BaseRequestWebsocket) -> list[str]:
+    """The Host header; nothing where there was none (HTTP/1.0, no browser), which the framework makes an empty one."""
+    return [host for host in asked.headers.getlist("host") if host or asked.http_version != "1.0"]
 
-    Without a Host header (HTTP/1.0) it is no browser.
+
+def is_local_host(hosts: Iterable[str], bind_addr: str) -> bool:
+    """Whether a Host header names this machine in a way that no name server has a say in: localhost, a loopback
+    address, or the address that was configured. The port does not matter: it may be forwarded.
     """
-    return all(_is_local_name(host, bind_addr) for host in headers.getlist("host"))
+    return all(_is_local_name(host, bind_addr) for host in hosts)
 
 
 def _is_local_name(host: str, bind_addr: str) -> bool:

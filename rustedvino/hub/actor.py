@@ -101,6 +101,9 @@ class Gate(Protocol):
     def release(self, actor: "ModelActor") -> None:
         """The actor's process has been reaped, or never was started."""
 
+    def changed(self) -> None:
+        """A model changed its state or became idle: what was refused may fit now."""
+
 
 async def _accept_as_it_is(facts: dict[str, Any], call: Call) -> None:
     """Nothing of the text side is attached."""
@@ -136,6 +139,8 @@ class ModelActor:
     """Whether that load may evict what is busy or was used just now."""
     kv_cache_gb: float | None = None
     """Size of the pool that replaces the configured one until the model is unloaded."""
+    wanted: bool = False
+    """Whether the model should be resident: asked for, and not unloaded since."""
     refusal: Refusal | None = None
     """Why the last load was refused, if it was."""
     last_used: float = -math.inf
@@ -162,6 +167,8 @@ class ModelActor:
     _drain_deadline: float = 0.0
     _on_trial: bool = False
     _holds_memory: bool = False
+    _ends: int = 0
+    """Processes of this model that have been reaped."""
     _loads: int = 0
     _cache_usage: float = 0.0
     _step_us: int = 0
@@ -228,6 +235,11 @@ class ModelActor:
         )
 
     @property
+    def wanted_by_requests(self) -> bool:
+        """Whether requests wait for the model."""
+        return bool(self._waiters)
+
+    @property
     def busy(self) -> bool:
         """Whether requests run or wait."""
         return bool(self._sequences or self._waiters)
@@ -242,6 +254,7 @@ class ModelActor:
 
     def load(self, trigger: Trigger = "admin", *, force: bool = False) -> None:
         """Ask for the model to be resident. One load serves every asker."""
+        self.wanted = True
         if self.state not in WITH_WORKER:
             self.trigger, self.force = trigger, force
         if self.state in (State.FAILED, State.RESTARTING):
@@ -251,6 +264,7 @@ class ModelActor:
 
     def unload(self, drain_secs: float) -> None:
         """Refuse new requests, let running ones end within ``drain_secs``, then end the worker."""
+        self.wanted = False
         self._drain_deadline = trio.current_time() + drain_secs
         self._fire(Event.DRAIN)
         self._tell()  # a drain under way has another bound now
@@ -282,8 +296,12 @@ class ModelActor:
         return self._not_ready()
 
     async def wait_unloaded(self) -> None:
-        """Wait until the model has no process and no memory is charged to it."""
-        while self.state in WITH_WORKER or self._worker is not None or self._holds_memory:
+        """Wait until the process that the model has now has been reaped and its memory given back.
+
+        The model may be on its way back by then: a request that loads it on demand need not wait for us.
+        """
+        ends = self._ends
+        while self._ends == ends and (self.state in WITH_WORKER or self._worker is not None or self._holds_memory):
             await self._state_changed.wait()
 
     async def wait_state(self, *wanted: State) -> State:
@@ -302,7 +320,7 @@ class ModelActor:
         if self.deaths.is_culprit(request.fingerprint):
             raise _suspect()
         _check_sendable(request)
-        self._load_on_demand()
+        await self._load_on_demand()
         self._refuse_if_closed()
         if len(self._waiters) >= self.server.max_queue_depth:
             self.tally.pool_capacity_rejected += 1
@@ -343,14 +361,18 @@ class ModelActor:
             )
         return wait.lease
 
-    def _load_on_demand(self) -> None:
+    async def _load_on_demand(self) -> None:
+        """Start the load that a request is for; one that comes while the model makes room for another waits for that."""
+        if self.settings.load == "on_demand" and self.state is State.DRAINING:
+            with trio.move_on_after(self.server.load_wait_secs):
+                await self.wait_unloaded()
         if self.settings.load == "on_demand" and self.state is State.NOT_LOADED:
             self.trigger, self.force = "on_demand", False
             self._fire(Event.REQUEST)
 
     async def ready(self) -> None:
         """Wait until the model is ready, starting an on-demand load. Raises NotReady as ``lease`` does."""
-        self._load_on_demand()
+        await self._load_on_demand()
         self._refuse_if_closed()
         patience = self.server.load_wait_secs if self.waits_for_load else self._queue_patience_secs
         with trio.move_on_after(patience):
@@ -469,6 +491,7 @@ class ModelActor:
             if self._worker is not None:
                 self._worker.end_work()
             self._tell()
+            self._announce()
         if all(other.released for other in lease.sequences):
             self.tally.answered(lease.request.modality, trio.current_time() - lease.requested_at)
             self.queue.release()
@@ -822,6 +845,7 @@ class ModelActor:
         delay = self.deaths.policy.backoff_secs(count)
         log.error("the worker of model %s was lost: %s", self.model_id, text)
         self._worker = None
+        self._ends += 1
         if exhausted:
             self.last_error = f"{count} worker deaths within {self.deaths.policy.window_secs:g} s; the last: {text}"
             if tail:
@@ -865,6 +889,8 @@ class ModelActor:
         worker.kill("killed", reason)
         await worker.ended.wait()
         self._worker = None
+        self._ends += 1
+        self._announce()
 
     def _lose_running(self, error: Callable[[], HubError]) -> None:
         """End what ran on a worker that is no more of use, each with an ``error`` of its own."""
@@ -966,6 +992,9 @@ class ModelActor:
         log.info("model %s: %s → %s (%s)", self.model_id, before, after, event)
         if before in WITH_WORKER and after not in WITH_WORKER:
             self._cache_usage = 0.0
+            if self._worker is None and after is not State.RESTARTING:
+                # Now, not when this model's own task runs next: a new load could be under way by then.
+                self._give_memory_back()
         if after in (State.NOT_LOADED, State.DRAINING, State.FAILED, State.GONE):
             self._refuse_waiting(self._not_ready)
         self._announce()
@@ -974,6 +1003,8 @@ class ModelActor:
     def _announce(self) -> None:
         changed, self._state_changed = self._state_changed, trio.Event()
         changed.set()
+        if self.gate is not None:
+            self.gate.changed()
 
     def _tell(self) -> None:
         self._news.set()

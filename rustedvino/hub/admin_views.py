@@ -61,7 +61,7 @@ def model_kind(actor: ModelActor) -> ModelKind | None:
 
 def has_ledger(hub: Hub) -> bool:
     """Whether the devices of this machine are known; until then there is no ledger either."""
-    return hasattr(hub, "residency")
+    return hub.inventoried
 
 
 def domains_view(hub: Hub) -> dict[str, Any] | None:

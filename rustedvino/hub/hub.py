@@ -81,6 +81,8 @@ class Hub:
     _models: dict[str, Model] = field(factory=dict)
     _queues: dict[str, DeviceQueue] = field(factory=dict)
     _actors: trio.Nursery = field(init=False)
+    _changed: trio.Event = field(factory=trio.Event)
+    _line: trio.Lock = field(factory=trio.Lock)
     _start_order: list[ModelActor] = field(factory=list)
     _inventoried: trio.Event = field(factory=trio.Event)
 
@@ -152,7 +154,7 @@ class Hub:
 
     def not_ready(self) -> list[ModelActor]:
         """The models that should be ready by themselves and are not."""
-        return [model.actor for model in self.eager() if model.actor.state is not State.READY]
+        return [model.actor for model in self.eager() if model.actor.wanted and model.actor.state is not State.READY]
 
     # Loading and unloading.
 
@@ -262,7 +264,7 @@ class Hub:
                 await earlier.wait_placed()
         request = LoadRequest(model_id=actor.model_id, trigger=actor.trigger, force=actor.force)
         try:
-            plan = await self.residency.acquire(self._wish(actor, files, request, actor.kv_cache_gb))
+            plan = await self._acquire_patiently(actor, self._wish(actor, files, request, actor.kv_cache_gb))
         except UnknownDevice as error:
             raise ModelProblem(str(error)) from error
         for reason in plan.reasons:
@@ -272,6 +274,38 @@ class Hub:
     def release(self, actor: ModelActor) -> None:
         """An actor's process has been reaped."""
         self.residency.release(actor.model_id)
+
+    def changed(self) -> None:
+        """Some model changed its state or became idle."""
+        changed, self._changed = self._changed, trio.Event()
+        changed.set()
+
+    async def _acquire_patiently(self, actor: ModelActor, wish: Wish) -> LoadPlan:
+        """Reserve memory; a load that requests wait for waits with them while others hold it for a time.
+
+        Such loads stand in one line, so that of several models that make room for each other none is always last.
+        """
+        if actor.trigger != "on_demand":
+            return await self.residency.acquire(wish)
+        if isinstance(plan := self._planned(wish), LoadPlan) and not plan.victims:
+            return await self.residency.acquire(wish)
+        async with self._line:
+            while True:
+                changed = self._changed
+                try:
+                    return await self.residency.acquire(wish)
+                except NoRoom as error:
+                    retry_secs = error.refusal.retry_after_secs
+                    if retry_secs is None or not actor.wanted_by_requests:
+                        raise
+                if changed is self._changed:
+                    with trio.move_on_after(retry_secs):
+                        await changed.wait()
+
+    @property
+    def inventoried(self) -> bool:
+        """Whether the devices are known; ``inventory`` and ``residency`` are there from then on."""
+        return self._inventoried.is_set()
 
     # Inside.
 

@@ -79,7 +79,9 @@ def find(config: Path | None) -> Record | None:
 
 def write(config: Path | None, record: Record) -> None:
     """Note a server. Raises OSError."""
-    write_private(_place(config, ".json"), json.dumps(record._asdict(), indent=2).encode())
+    path = _place(config, ".json")
+    make_private_folder(path.parent)
+    write_private(path, json.dumps(record._asdict(), indent=2).encode())
 
 
 def forget(config: Path | None) -> None:

@@ -229,6 +229,8 @@ class Client:
 
 def _whole(answer: http.client.HTTPResponse) -> Reply:
     content = answer.read(MAX_ANSWER_BYTES)
+    if answer.length:  # a read with a bound does not complain of an early end
+        raise http.client.IncompleteRead(content, answer.length)
     return Reply(answer.status, {name.lower(): value for name, value in answer.getheaders()}, content)
 
 

@@ -19,7 +19,7 @@ def admin_key(path: Path) -> str | None:
     if not path.is_file():
         return None
     content = _read(path)
-    return next((key for scope in (ADMIN, INFERENCE) for key in _keys(path, content, scope)), None)
+    return next((key for scope in (ADMIN, INFERENCE) for key in content.get(scope, [])), None)
 
 
 def add_key(path: Path, *, admin: bool) -> str:
@@ -31,9 +31,8 @@ def add_key(path: Path, *, admin: bool) -> str:
 
     content = _read(path) if path.exists() else {INFERENCE: [], ADMIN: []}
     scope = ADMIN if admin else INFERENCE
-    keys = _keys(path, content, scope)
     key = PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
-    content[scope] = [*keys, key]
+    content[scope] = [*content.get(scope, []), key]
     try:
         write_private(path, (json.dumps(content, indent=2) + "\n").encode())
     except OSError as error:
@@ -51,14 +50,11 @@ def _read(path: Path) -> dict[str, Any]:
         raise RvError(f"{path} is not JSON", code="keys_invalid") from error
     if not isinstance(value, dict):
         raise RvError(f"{path} does not hold a JSON object", code="keys_invalid")
+    for scope in (INFERENCE, ADMIN):
+        keys = value.get(scope, [])
+        if not isinstance(keys, list) or not all(_can_be_sent(key) for key in keys):
+            raise RvError(f"{path}: {scope} must be a list of printable ASCII texts", code="keys_invalid")
     return value
-
-
-def _keys(path: Path, content: dict[str, Any], scope: str) -> list[str]:
-    keys = content.get(scope, [])
-    if not isinstance(keys, list) or not all(_can_be_sent(key) for key in keys):
-        raise RvError(f"{path}: {scope} must be a list of printable ASCII texts", code="keys_invalid")
-    return keys
 
 
 def _can_be_sent(key: object) -> bool:

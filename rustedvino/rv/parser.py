@@ -50,7 +50,7 @@ def parse(arguments: Sequence[str]) -> tuple[Verb | None, argparse.Namespace]:
         near = difflib.get_close_matches(name, BY_NAME, n=1, cutoff=0.5)
         hint = f"did you mean `rv {near[0]}`?" if near else "`rv --help` lists the verbs"
         raise UsageError(f"there is no verb {name!r}", hint=hint)
-    return verb, verb_parser(verb).parse_args(rest)
+    return verb, verb_parser(verb).parse_intermixed_args(rest)
 
 
 def split_verb(arguments: Sequence[str]) -> tuple[str | None, list[str]]:

@@ -27,7 +27,10 @@ _REPOSITORY: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 
 
 def pull(command: Command) -> int:
-    """``rv pull``: download, look whether all is there, offer to add it. What was downloaded before is not again."""
+    """``rv pull``: download, look whether all is there, offer to add it.
+
+    Files that are complete are not fetched again; within a file the hub's client goes on after a lost connection.
+    """
     options = command.options
     if not _REPOSITORY.fullmatch(options.repository):
         raise UsageError(f"{options.repository!r} is not OWNER/NAME")
@@ -108,7 +111,7 @@ def _explained(error: Exception, repository: str, revision: str | None) -> RvErr
     from huggingface_hub import constants, errors
 
     endpoint = constants.ENDPOINT
-    again = "what has come so far is kept: the same command goes on from there"
+    again = "complete files are kept: the same command fetches the rest"
     if isinstance(error, errors.GatedRepoError):
         hint = f"accept its terms at {endpoint}/{repository}, and give a token in HF_TOKEN"
         return RvError(f"{repository} is gated: it is only for those who accepted its terms", code="gated", hint=hint)

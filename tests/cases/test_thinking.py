@@ -46,7 +46,6 @@ def test_cut_at_every_length(server: ServerProcess) -> None:
         assert streamed_finish(chunks) == "length"
         assert chunks[-1]["usage"] == answer["usage"]
     assert inside > 3
-    assert 0 < full["usage"]["completion_tokens_details"]["reasoning_tokens"] < tokens
 
 
 @pytest.mark.parametrize(

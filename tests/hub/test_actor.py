@@ -212,7 +212,7 @@ async def test_two_batches_overlap_and_every_choice_is_counted() -> None:
         assert not first.sequences[0].done
         await finish(first)
         assert all(sequence.tokens == counted(10, 200) for sequence in first.sequences)
-        assert actor.tokens_generated == 3 * 200 + 3 * 20
+        assert actor.tally.tokens_generated == 3 * 200 + 3 * 20
         assert actor.statistics().blocks_reserved == 0
 
 
@@ -643,7 +643,7 @@ async def test_a_culprit_is_refused_also_while_it_waits_and_others_go_on() -> No
                 clients.start_soon(one, b"bad")
             await until(lambda: actor.statistics().waiting == 4)
             clients.start_soon(one, b"good")
-        assert sorted(ends) == sorted(["b'bad' WorkerLost"] * 2 + ["b'bad' Suspect"] * 3 + ["b'good' done"])
+        assert sorted(ends) == sorted(["b'bad' DevicePoisoned"] * 2 + ["b'bad' Suspect"] * 3 + ["b'good' done"])
         with pytest.raises(Suspect):
             await actor.lease(request([1], fingerprint=b"bad"))
         assert actor.deaths.count(trio.current_time()) == 1

@@ -84,7 +84,7 @@ async def test_every_model_at_hand_alone_and_in_company(name: str) -> None:
             for index in range(6):
                 clients.start_soon(one, index)
         assert [together[index] for index in range(6)] == alone
-        assert actor.tokens_generated == 2 * 6 * 12
+        assert actor.tally.tokens_generated == 2 * 6 * 12
 
 
 @pytest.mark.parametrize("precision", ["f16", "f32"])

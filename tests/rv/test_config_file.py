@@ -40,6 +40,9 @@ def test_a_config_that_was_named_must_exist(home: Path, monkeypatch: pytest.Monk
 
 def test_it_reads_what_the_server_reads(tmp_path: Path) -> None:
     """Defaults and relative paths are the same on both sides."""
+    (tmp_path / "m").mkdir()
+    (tmp_path / "k").mkdir()
+    (tmp_path / "k/x.json").write_text("{}")
     for settings in ({}, {"port": 5, "bind_addr": "::1", "shutdown_drain_secs": 3, "keys_file": "k/x.json", "_c": 1}):
         path = write(tmp_path / "my.config.json", **settings, models={"a": {}})
         ours, theirs = read_config(path), load_config(path)

@@ -57,7 +57,8 @@ def test_every_verb_has_a_function_and_help(verb: Verb) -> None:
 
 def test_all_verbs_of_the_contract_are_there() -> None:
     wanted = (
-        "status list ps check add load unload deregister patch preload save-defaults logs reload-config reload-keys resize "
-        "completeness voice-pin sessions session session-kill start stop restart chat pull top keys version completion"
+        "status list ps check add load unload deregister patch preload save-defaults logs reload-config reload-keys "
+        "resize completeness voice-pin sessions session session-kill start stop restart chat pull top keys version "
+        "completion"
     )
     assert set(wanted.split()) <= set(BY_NAME)
