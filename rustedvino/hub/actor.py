@@ -457,7 +457,7 @@ class ModelActor:
                 next(_sequence_numbers),
                 new_tokens,
                 blocks,
-                TokenClock(wait.requested_at),
+                clock=TokenClock(wait.requested_at),
                 with_logprobs=bool(options.get("logprobs")),
             )
             lease.sequences.append(sequence)

@@ -50,8 +50,8 @@ class Sequence:
     number: int
     max_new_tokens: int
     blocks: int
-    clock: TokenClock
     with_logprobs: bool = False
+    clock: TokenClock = field(factory=lambda: TokenClock(0.0))
     tokens: list[int] = field(factory=list)
     logprobs: list[float] = field(factory=list)
     finish: Finish | None = None
