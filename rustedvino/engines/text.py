@@ -131,7 +131,8 @@ class TextEngine:
         return None
 
     def cancel(self, sequence: int) -> None:
-        """Give a sequence up. It leaves with the next step."""
+        """Give a sequence up. It leaves with the next step; with a prefix cache, not before its prompt is processed,
+        unless that has not begun."""
         for waiting in self._waiting:
             if waiting.sequence == sequence:
                 self._waiting.remove(waiting)
@@ -140,7 +141,8 @@ class TextEngine:
         running = self._running.get(sequence)
         if running is not None and not running.cancelled:
             running.cancelled = True
-            running.handle.cancel()
+            if not self._spoils_cache(running):
+                running.handle.cancel()
 
     def step(self) -> tuple[list[Delta], list[Any]]:
         """One step of the pipeline. Stats: KV use in percent, microseconds inside the runtime."""
@@ -212,6 +214,11 @@ class TextEngine:
             else:
                 self._start(each)
 
+    def _spoils_cache(self, running: _Running) -> bool:
+        """Whether a sequence must not be given up now: its prompt is not processed to the end, but the prefix cache
+        has the last block of what is as if it were whole, and would give it to the next prompt that begins alike."""
+        return self._guard is not None and not running.new and not running.tokens
+
     def _left(self, running: _Running) -> None:
         """A sequence has left the batch; its blocks may be found in the cache."""
         if self._guard is not None:
@@ -239,6 +246,10 @@ class TextEngine:
         handle = running.handle
         running.new = False
         if running.cancelled:
+            if self._spoils_cache(running):
+                if not handle.can_read():
+                    return None
+                handle.cancel()
             return sequence, [], "cancelled", None
         ids: list[int] = []
         logprobs: list[float] | None = [] if running.logprobs else None

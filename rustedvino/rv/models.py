@@ -153,8 +153,10 @@ def _with_progress(command: Command, doing: str, work: Callable[[], Any], *, is_
         def phase() -> str | None:
             view = _view(command, model_id)
             state = None if view is None else str(view["state"])
-            if state is None or doing.startswith(state):
+            if state is None:
                 return None
+            if doing.startswith(state):
+                return doing
             return f"{doing}: {_PHASES.get(state, state)}"
 
         return wait_for(work, waiting, phase)

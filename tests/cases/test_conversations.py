@@ -163,3 +163,19 @@ def test_calls_and_results_at_odd_places(families: ServerProcess, model: str) ->
             assert "refused the messages" in error["message"]
             assert "Error:" not in error["message"], (messages, error["message"])
     expect_ok(ask(families, model, [USER]))
+
+
+@pytest.mark.parametrize("place", ["messages", "description", "arguments"])
+def test_far_too_much_of_anything_is_refused_by_its_length(families: ServerProcess, place: str) -> None:
+    """Tokenizing it first would take seconds of a processor."""
+    text = "<tool_call> a" * 100_000
+    body: dict[str, Any] = {"model": "chatml_thinking", "messages": [USER]}
+    if place == "messages":
+        body["messages"] = [turn("assistant", ""), turn("user", "")] * 10_000
+    elif place == "description":
+        body["tools"] = [{"type": "function", "function": {"name": "f", "description": text}}]
+    else:
+        call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": {"a": text}}}
+        body["messages"] = [USER, turn("assistant", None, tool_calls=[call]), turn("tool", "x", tool_call_id="c")]
+    error = expect_error(families.post(CHAT, body), 400, "context_length_exceeded", "messages")
+    assert "characters" in error["message"]

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final, Self
 
 PATIENCE_SECS: Final = 60.0
+MAX_SHOWN_CHARS: Final = 3000
 ESCAPES: Final = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_=>]|\x1b\(B")
 COLOURS: Final = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-7]|4[0-7]|9[0-7]|10[0-7]|38|48)(?:;\d+)*m")
 
@@ -45,7 +46,7 @@ class Terminal:
                 stdout=theirs,
                 stderr=theirs,
                 cwd=cwd,
-                env={**environment, "TERM": "xterm-256color"},
+                env=environment,
             )
         finally:
             os.close(theirs)
@@ -69,7 +70,7 @@ class Terminal:
         """Read some output; False at its end."""
         left = deadline - time.monotonic()
         if left <= 0 or not select.select([self._ours], [], [], left)[0]:
-            raise AssertionError(f"nothing more came:\n{self.text}")
+            raise AssertionError(f"nothing more came:\n{self.text[-MAX_SHOWN_CHARS:]}")
         try:
             received = os.read(self._ours, 65536)
         except OSError:  # how Linux says that nobody has the other side open
@@ -85,7 +86,7 @@ class Terminal:
             if found is not None:
                 self._seen = found.end()
                 return found
-            assert self._read(deadline), f"{pattern!r} did not come:\n{self.text}"
+            assert self._read(deadline), f"{pattern!r} did not come:\n{self.text[-MAX_SHOWN_CHARS:]}"
 
     def type(self, text: str) -> None:
         """Type."""

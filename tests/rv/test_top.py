@@ -8,7 +8,7 @@ import pytest
 from rustedvino.rv.top import Sample, first_token_secs, read_ttft, rows, speed
 from tests.rv.conftest import IDLE, MODEL, Ended, models
 from tests.rv.fake import Answer, FakeServer, error_answer
-from tests.rv.terminal import Terminal
+from tests.rv.terminal import ESCAPES, Terminal
 
 Rv = Callable[..., Ended]
 METRICS = """\
@@ -73,7 +73,8 @@ def test_live(terminal: Callable[..., Terminal], fake: FakeServer, columns: int,
         shell.expect("q leaves")
         shell.type(leave)
         assert shell.end() == 0
-    assert all(len(line) <= columns for line in shell.text.splitlines())
+    frames = ESCAPES.sub("", shell.raw.replace("\x1b[H", "\n"))
+    assert max(len(line) for line in frames.splitlines()) == columns
     assert shell.raw.count("\x1b[?1049h") == shell.raw.count("\x1b[?1049l") == 1, "the screen is as it was before"
     assert shell.raw.rstrip().endswith("\x1b[?25h"), "the cursor is back"
 
