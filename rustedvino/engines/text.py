@@ -247,7 +247,7 @@ class TextEngine:
         running.new = False
         if running.cancelled:
             if self._spoils_cache(running):
-                if not handle.can_read():
+                if not handle.can_read() and handle.get_status() == _RUNNING:
                     return None
                 handle.cancel()
             return sequence, [], "cancelled", None
