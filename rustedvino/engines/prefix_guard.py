@@ -6,10 +6,9 @@ answer of one of them, now and then. Two branches of one conversation, asked at 
 prompt that would find a block like that does not join as long as another sequence that begins alike is in the batch.
 """
 
-import hashlib
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Iterable
+from typing import Any, Final
 
 import numpy as np
 
@@ -21,18 +20,24 @@ so far more are remembered than there are blocks; those that the cache has dropp
 
 
 class PrefixGuard:
-    """Knows at which tokens cached blocks may end. Contents (prompt and answer) are int32 token ids as bytes."""
+    """Knows at which tokens cached blocks may end. Contents (prompt and answer) are int32 token ids as bytes.
+
+    Beginnings are compared by hashes of 64 bit; a collision would make a prompt wait in vain.
+    """
 
     def __init__(self, block_size: int, num_blocks: int) -> None:
         self._block_size = block_size
         self._capacity = LEAST_ENDS + num_blocks * ENDS_PER_BLOCK
-        self._ends: OrderedDict[bytes, None] = OrderedDict()
+        self._ends: OrderedDict[int, None] = OrderedDict()
+        self._random = np.random.default_rng()
+        self._factors = self._more_factors(1024)
 
     def remember(self, content: bytes, prompt_tokens: int) -> None:
         """A sequence has left the batch: its last block stays in the cache."""
+        hashes = self._hashes(content)
         for count in {prompt_tokens, *_last_counts(content)}:
             if count % self._block_size:
-                key = _digest(content[: count * TOKEN_BYTES])
+                key = int(hashes[count - 1])
                 self._ends[key] = None
                 self._ends.move_to_end(key)
         while len(self._ends) > self._capacity:
@@ -41,18 +46,33 @@ class PrefixGuard:
     def must_wait(self, prompt: bytes, running: Iterable[bytes], new: Iterable[bytes]) -> bool:
         """Whether ``prompt`` must not join the sequences whose contents are ``running``, and ``new``: those that no
         step has seen yet, of which nothing is in the cache."""
-        return any(self._shares(prompt, content, new=False) for content in running) or any(
-            self._shares(prompt, content, new=True) for content in new
-        )
+        end: int | None = None
+        for content, own in [*((each, True) for each in running), *((each, False) for each in new)]:
+            common = common_tokens(prompt, content)
+            if not common:
+                continue
+            if own and common % self._block_size and common >= _last_counts(content)[0]:
+                return True  # the sequence's own last block
+            if end is None:
+                end = self._first_end(prompt)
+            if end <= common:
+                return True
+        return False
 
-    def _shares(self, prompt: bytes, content: bytes, *, new: bool) -> bool:
-        common = common_tokens(prompt, content)
-        start = common // self._block_size * self._block_size
-        if start == common:
-            return False  # whole blocks, or nothing
-        if not new and common >= _last_counts(content)[0]:
-            return True  # the sequence's own last block
-        return any(key in self._ends for key in _digests(prompt, start, common))
+    def _first_end(self, prompt: bytes) -> int:
+        """The shortest beginning of a prompt with which a cached block may end; more than its tokens: none."""
+        hashes = self._hashes(prompt).tolist()
+        return next((count for count, key in enumerate(hashes, 1) if key in self._ends), len(hashes) + 1)
+
+    def _hashes(self, content: bytes) -> Any:
+        """A hash of each beginning, from one token to all."""
+        tokens = np.frombuffer(content, "<i4").astype(np.uint64)
+        while len(self._factors) < len(tokens):
+            self._factors = np.concatenate([self._factors, self._more_factors(len(self._factors))])
+        return np.cumsum((tokens + np.uint64(1)) * self._factors[: len(tokens)], dtype=np.uint64)
+
+    def _more_factors(self, count: int) -> Any:
+        return self._random.integers(0, 2**64, count, dtype=np.uint64, endpoint=False)
 
 
 def common_tokens(first: bytes, second: bytes) -> int:
@@ -66,15 +86,3 @@ def _last_counts(content: bytes) -> tuple[int, int]:
     """Where the blocks of a content may end: its last token is chosen, but perhaps not computed yet."""
     count = len(content) // TOKEN_BYTES
     return count - 1, count
-
-
-def _digest(content: bytes) -> bytes:
-    return hashlib.blake2b(content, digest_size=16).digest()
-
-
-def _digests(content: bytes, start: int, end: int) -> Iterator[bytes]:
-    """Digests of the first start + 1, …, end tokens."""
-    running = hashlib.blake2b(content[: start * TOKEN_BYTES], digest_size=16)
-    for count in range(start, end):
-        running.update(content[count * TOKEN_BYTES : (count + 1) * TOKEN_BYTES])
-        yield running.digest()

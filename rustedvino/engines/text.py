@@ -100,11 +100,11 @@ class TextEngine:
         started = time.perf_counter()
         self._pipeline = self._open(folder, scheduler, spec)
         loaded = time.perf_counter()
-        self._warm_up(spec["warmup_prompt"])
-        warm = time.perf_counter()
         block_size = BLOCK_SIZE_GPU if spec["device"].startswith("GPU") else BLOCK_SIZE_CPU
         if spec["enable_prefix_caching"]:
             self._guard = PrefixGuard(block_size, spec["num_kv_blocks"])
+        self._warm_up(spec["warmup_prompt"])
+        warm = time.perf_counter()
         return {
             "block_size": block_size,
             "num_kv_blocks": spec["num_kv_blocks"],
@@ -270,17 +270,22 @@ class TextEngine:
 
     def _warm_up(self, prompt: list[int]) -> None:
         ids = np.array([prompt], dtype=np.int64)
-        self._run_alone(self._pipeline.add_request(self._new_request(), ov.Tensor(ids), self._warmup_config()))
+        handle = self._pipeline.add_request(self._new_request(), ov.Tensor(ids), self._warmup_config())
+        running = _Running(handle, ids.astype("<i4").tobytes())
+        running.tokens.extend(self._run_alone(handle))
+        self._left(running)
 
-    def _run_alone(self, handle: Any) -> None:
-        """Step until a warm-up request is done. Raises EngineFault when it gave not all of its tokens."""
-        produced = 0
+    def _run_alone(self, handle: Any) -> list[int]:
+        """Step until a warm-up request is done; its tokens. Raises EngineFault when it gave not all of them."""
+        produced: list[int] = []
         while self._pipeline.has_non_finished_requests():
             self._pipeline.step()
             while handle.can_read():
-                produced += sum(len(output.generated_ids) for output in handle.read().values())
-        if produced != WARMUP_NEW_TOKENS:
-            raise EngineFault("unknown", f"the warm-up generation gave {produced} tokens of {WARMUP_NEW_TOKENS}")
+                for output in handle.read().values():
+                    produced += output.generated_ids
+        if len(produced) != WARMUP_NEW_TOKENS:
+            raise EngineFault("unknown", f"the warm-up generation gave {len(produced)} tokens of {WARMUP_NEW_TOKENS}")
+        return produced
 
     def _lists_tokens(self) -> bool:
         """Whether the runtime knows the texts of the tokens. It would find out in a step, and the pipeline be lost."""

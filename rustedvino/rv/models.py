@@ -180,12 +180,15 @@ def _loaded(command: Command, view: Mapping[str, Any]) -> None:
     if command.options.json:
         command.screen.json(view)
         return
+    state = str(view.get("state"))
+    if state == "not_loaded":
+        command.screen.line((view["model_id"], "bold"), " is registered; its first request loads it")
+        return
     details = [f"on {view['device']}"] if view.get("device") else []
     if view.get("load_secs") is not None:
         details.append(f"in {duration(view['load_secs'])}")
     if (memory := memory_bytes(view)) is not None:
         details.append(f"charged {size(memory)}")
-    state = str(view.get("state")).replace("_", " ")
     suffix = f" ({', '.join(details)})" if details else ""
     command.screen.line((view["model_id"], "bold"), f" is {state}{suffix}")
 
