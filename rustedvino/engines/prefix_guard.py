@@ -36,7 +36,7 @@ class PrefixGuard:
         """A sequence has left the batch: its last block stays in the cache."""
         hashes = self._hashes(content)
         for count in {prompt_tokens, *_last_counts(content)}:
-            if count % self._block_size:
+            if count > 0 and count % self._block_size:
                 key = int(hashes[count - 1])
                 self._ends[key] = None
                 self._ends.move_to_end(key)

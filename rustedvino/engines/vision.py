@@ -48,7 +48,8 @@ class VisionEngine(TextEngine):
         ``measured`` where the tokens of an image are only known by running it."""
         folder = Path(spec["path"])
         self._grid = image_grid(*read_preprocessor(folder))
-        facts = super().load(spec)
+        # PrefixGuard cannot tell such prompts apart, so there is no prefix cache for them.
+        facts = super().load(spec | {"enable_prefix_caching": False})
         return {**facts, "image_tokens": self._counting}
 
     def call(self, method: str, arguments: dict[str, Any]) -> Any:

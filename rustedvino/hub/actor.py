@@ -362,7 +362,7 @@ class ModelActor:
         return wait.lease
 
     async def _load_on_demand(self) -> None:
-        """Start the load that a request is for; one that comes while the model makes room for another waits for that."""
+        """Start the load that a request is for, after an unload that is under way."""
         if self.settings.load == "on_demand" and self.state is State.DRAINING:
             with trio.move_on_after(self.server.load_wait_secs):
                 await self.wait_unloaded()

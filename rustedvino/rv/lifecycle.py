@@ -104,6 +104,9 @@ def _start(command: Command, place: Place, arguments: list[str]) -> None:
     except _Ended as end:
         background.forget(place.path)
         raise _start_failure(end, log, offset) from end
+    except KeyboardInterrupt:
+        command.screen.note(f"process {child.pid} goes on starting in the background; `rv stop` ends it")
+        raise
     command.screen.line(("started", "green"), f": process {child.pid} at {base_url}")
     command.screen.line((f"log: {log}", "dim"))
 

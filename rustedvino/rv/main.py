@@ -1,5 +1,6 @@
 """The ``rv`` command: from the command line to an exit code."""
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     given = sys.argv[1:] if arguments is None else list(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a model may write what the terminal's encoding has not
     try:
         code = _run(given)
         sys.stdout.flush()

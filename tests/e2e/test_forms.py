@@ -39,7 +39,7 @@ TWINS = ("schemas", "tools", "hostile", "limited", "client")
 
 @pytest.fixture(scope="module")
 def forms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    sources = {name: PACKAGED_MODELS / "rv-demo" for name in TWINS}
+    sources = dict.fromkeys(TWINS, PACKAGED_MODELS / "rv-demo")
     folder = tmp_path_factory.mktemp("forms")
     with ServerProcess.serving(folder, {name: {"kv_cache_gb": 0.05} for name in TWINS}, sources=sources) as server:
         server.wait_ready()

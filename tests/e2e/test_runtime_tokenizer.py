@@ -29,7 +29,7 @@ def twins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         shutil.copytree(model_source(name), bare)
         (bare / "tokenizer.json").unlink()
         sources[f"{name}-bare"] = bare
-    entries = {**{name: F32 for name in MODELS}, **{f"{name}-bare": F32 for name in MODELS}}
+    entries = {**dict.fromkeys(MODELS, F32), **{f"{name}-bare": F32 for name in MODELS}}
     entries["tiny-mistral-bare"] = {**F32, "load": "on_demand"}
     with ServerProcess.serving(folder, entries, sources=sources) as server:
         server.wait_ready()

@@ -31,7 +31,7 @@ def small_objects(size_bytes: int) -> bytes:
 
 def test_a_huge_prompt_and_a_huge_body_beside_sixteen_streams(server: ServerProcess) -> None:
     """Both are refused by name; the streams miss nothing and /health answers all the while."""
-    bodies = [endless(MODEL, f"x {number}", 300) for number in range(16)]
+    bodies = [endless(MODEL, f"x {number}", 800) for number in range(16)]
     expected = [whole_text(expect_ok(server.post(COMPLETIONS, {**body, "stream": False}))) for body in bodies[:3]]
     text = "a long story about the sea " * (2 * MIB // 27)
     prompt = json.dumps(completion_body(MODEL, text, max_tokens=1)).encode()
@@ -45,13 +45,12 @@ def test_a_huge_prompt_and_a_huge_body_beside_sixteen_streams(server: ServerProc
 
     with HealthWatch(server):
         running = streams(server, bodies)
-        senders = [
-            threading.Thread(target=send, args=pair) for pair in (("prompt", prompt), ("objects", objects))
-        ]
+        senders = [threading.Thread(target=send, args=pair) for pair in (("prompt", prompt), ("objects", objects))]
         for sender in senders:
             sender.start()
         for sender in senders:
             sender.join(90)
+        assert any(not stream.ended for stream in running), "they were not beside each other"
         texts = [stream.whole() for stream in running]
     expect_error(refused["prompt"], 400, "context_length_exceeded", "prompt")
     expect_error(refused["objects"], 413)

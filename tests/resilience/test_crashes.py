@@ -36,6 +36,7 @@ OPTIONS: dict[str, Any] = {
     "num_threads": 1,
     "spare_workers": 1,
     "admission_queue_timeout_ms": 60_000,
+    "shutdown_drain_secs": 0.2,
     "supervisor": {"backoff_base_secs": 0.1, "max_restarts": 100},
 }
 
@@ -126,7 +127,7 @@ def test_a_death_in_a_drain(pair: ServerProcess) -> None:
 
 
 def test_a_death_while_the_server_ends(tmp_path: Path) -> None:
-    with ServerProcess.serving(tmp_path, {VICTIM: F32}, **OPTIONS, shutdown_drain_secs=60) as server:
+    with ServerProcess.serving(tmp_path, {VICTIM: F32}, **{**OPTIONS, "shutdown_drain_secs": 60}) as server:
         server.wait_ready()
         (stream,) = streams(server, [endless(VICTIM, "x")])
         pid = card(server, VICTIM)["worker_pid"]

@@ -1,12 +1,11 @@
-"""The end of a server at bad moments: exit code 0, in time, and no process left. See also tests/e2e/test_shutdown.py."""
+"""The end of a server at bad moments: exit code 0, in time, and no process left."""
 
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import pytest
@@ -21,7 +20,6 @@ from tests.support.disturb import (
     kill_worker,
     misbehaving,
     post_bytes,
-    spares,
     streams,
     workers_of_role,
 )
@@ -45,8 +43,9 @@ Check = Callable[[], None]
 class Case:
     """A server at a bad moment. ``reach`` brings it there and returns a check of what its clients are told."""
 
-    options: dict[str, Any] = {}
-    environment: dict[str, str] = {}
+    options: ClassVar[dict[str, Any]] = {}
+    model: ClassVar[dict[str, Any]] = {}
+    environment: ClassVar[dict[str, str]] = {}
     ready = True
 
     def __init__(self, stack: ExitStack) -> None:
@@ -59,7 +58,7 @@ class Case:
 class Loading(Case):
     """A model is loading, and requests wait for that."""
 
-    environment = misbehaving("slow_load=30")
+    environment: ClassVar = misbehaving("slow_load=30")
     ready = False
 
     def reach(self, server: ServerProcess) -> Check:
@@ -72,7 +71,8 @@ class Loading(Case):
 class Draining(Case):
     """A model is being unloaded, with a bound of its own that is longer than the server's."""
 
-    options = {"drain_timeout_secs": 60}
+    options: ClassVar = {"drain_timeout_secs": 60}
+    model: ClassVar = {"max_concurrent_streams": 4}
 
     def reach(self, server: ServerProcess) -> Check:
         (stream,) = streams(server, [endless(MODEL, "x", n=4)])
@@ -90,14 +90,13 @@ class Draining(Case):
 
 
 class SpareStarting(Case):
-    """A spare is on its way."""
+    """Spares are on their way, one after the other."""
 
-    options = {"spare_workers": 3}
+    options: ClassVar = {"spare_workers": 4}
+    model: ClassVar = {"load": "on_demand"}
 
     def reach(self, server: ServerProcess) -> Check:
-        for pid in spares(server):
-            os.kill(pid, signal.SIGKILL)
-        eventually(server, lambda: len(workers_of_role(server, "model")) >= 2, "a spare that starts")
+        eventually(server, lambda: len(workers_of_role(server, "model")) >= 2, "a spare, and another that starts")
         return lambda: None
 
 
@@ -168,7 +167,7 @@ def test_two_signals(tmp_path: Path, stack: ExitStack, case: type[Case]) -> None
 
 
 def end(folder: Path, case: Case, drain_secs: float, *, told: bool) -> None:
-    models = {MODEL: {**F32, "max_concurrent_streams": 4 if isinstance(case, Draining) else 2}}
+    models = {MODEL: {**F32, "max_concurrent_streams": 2, **case.model}}
     options = {**OPTIONS, "shutdown_drain_secs": drain_secs, **case.options}
     server = ServerProcess.serving(folder, models, environment=case.environment, **options)
     try:

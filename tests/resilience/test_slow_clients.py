@@ -94,12 +94,13 @@ def test_clients_that_never_read(server: ServerProcess) -> None:
 def what_is_left(connection: socket.socket) -> bytes:
     """What a client that was dropped finds when it reads at last: what its own system had taken, then a reset."""
     received = b""
-    with connection, pytest.raises(ConnectionResetError):
-        while True:
-            data = connection.recv(65536)
-            assert data, "a proper end"
-            received += data
-    return received
+    with connection:
+        try:
+            while data := connection.recv(65536):
+                received += data
+        except ConnectionResetError:
+            return received
+    raise AssertionError("a proper end")
 
 
 def test_a_reader_that_is_slow_is_served_whole(server: ServerProcess) -> None:
@@ -133,7 +134,7 @@ def unchunked(data: bytes) -> bytes:
 
 
 def test_slow_senders(server: ServerProcess) -> None:
-    """Requests that come byte by byte are answered; one whose sending side is closed is answered too, if it is short."""
+    """Requests that come byte by byte are answered, and half-closed clients, if it does not take long."""
     request = post_bytes(COMPLETIONS, completion_body(MODEL, "y", max_tokens=2), "connection: close")
     with HealthWatch(server):
         dripping = [connect(server) for _ in range(4)]

@@ -226,6 +226,17 @@ def test_a_server_that_is_starting_is_told_from_one_that_is_down(
     assert rv("stop", "-y").code == 0
 
 
+def test_an_interrupted_start_goes_on(terminal: Terminals, home: Path, config: Path) -> None:
+    write_config(home, {"tiny-llama3": {}}, port=0, spare_workers=0, num_threads=1)
+    with terminal("start", "--wait-ready") as shell:
+        shell.expect("starting: process")
+        shell.interrupt()
+        shell.expect("goes on starting in the background")
+        assert shell.end() == 130
+    record = running(config)
+    processes.kill(processes.session_members(record.pid))
+
+
 def test_two_at_a_time(rv: Rv, config: Path) -> None:
     with background.locked(config):
         done = rv("start")

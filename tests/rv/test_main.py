@@ -82,6 +82,13 @@ def test_a_reader_that_leaves_is_no_fault(home: Path) -> None:
     assert err == ""
 
 
+def test_an_encoding_that_lacks_a_character(rv_process: Rv, fake: FakeServer) -> None:
+    fake.add("GET /v1/admin/models", models({**MODEL, "model_id": "żółw", "state": "failed", "last_error": "\ud800"}))
+    for arguments in (["list"], ["list", "--json"]):
+        done = rv_process(*arguments, "--host", fake.url, environment={"PYTHONIOENCODING": "ascii"})
+        assert (done.code, "Traceback" in done.err) == (0, False)
+
+
 def test_an_interrupt_ends_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(_: object) -> int:
         raise KeyboardInterrupt

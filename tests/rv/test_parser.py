@@ -2,6 +2,8 @@
 
 import argparse
 import importlib
+import re
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +55,14 @@ def test_every_verb_has_a_function_and_help(verb: Verb) -> None:
     text = verb_parser(verb).format_help()
     assert ("--json" in text) == verb.has_json
     assert ("--yes" in text) == verb.asks
+
+
+def test_every_verb_and_option_is_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "RV.md").read_text()
+    for verb in VERBS:
+        assert f"`rv {verb.name}" in text, verb.name
+        for option in re.findall(r"--[a-z-]+", verb_parser(verb).format_help()):
+            assert option in text or option == "--help", option
 
 
 def test_all_verbs_of_the_contract_are_there() -> None:
