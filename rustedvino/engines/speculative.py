@@ -5,10 +5,10 @@ What this version of the runtime does wrongly with a draft, each shown by a test
 - A prompt that is not processed whole in one step gives wrong text: the draft runs ahead, and its proposals are checked
   before the prompt is complete. So prompts wait here, in line, and enter the batch in a step that has room for all of
   them and for the proposals of every running sequence; they are at most ``max_prompt_tokens`` long.
-- With prefix caching, blocks that hold rejected proposals are found again as if they held accepted tokens, and later
-  requests get wrong text. So there is none.
-- A sampled request makes a step raise, and the pipeline is lost. So only greedy requests are taken.
-- A request without a number of proposals does the same. So every request, the warm-up's too, is given one.
+- With prefix caching, requests that begin alike now and then get wrong text. So there is none.
+- Sampled tokens follow neither the model's distribution nor the draft's. So only greedy requests are taken.
+- A request without a number of proposals makes a step raise, and the pipeline is lost. So every request, the warm-up's
+  too, is given one.
 
 Penalties, log-probabilities, constraints, ends and cancels are right, as the tests compare.
 """

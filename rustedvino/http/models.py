@@ -41,7 +41,7 @@ def _card(model_id: str, model: Model, started_at: int) -> dict[str, Any]:
     files = model.actor.files
     extra: dict[str, Any] = {"state": model.actor.state.value}
     if files is not None:
-        extra["max_model_len"] = files.context_tokens
+        extra |= {"kind": files.kind, "max_model_len": files.context_tokens}
     return model_card(model_id, files.created if files is not None else started_at, extra)
 
 

@@ -328,7 +328,7 @@ class ModelActor:
                 f"{len(self._waiters)} requests are waiting for {self.model_id!r} already",
                 retry_after_secs=self._wait_estimate_secs(),
             )
-        if self.blocks_total:
+        if self.state is State.READY:  # else by what the next load says
             try:
                 self._check_ever_fits(request)
             except NeverFits:

@@ -11,7 +11,9 @@ from rustedvino.observe.logs import ACCESS_EXTRA
 
 log = logging.getLogger("rustedvino.access")
 
-QUIET_PATHS: Final = frozenset({"/health", "/readyz", "/metrics", "/v1/admin/logs/tail", "/v1/admin/health/watchdog"})
+QUIET_PATHS: Final = frozenset(
+    {"/health", "/readyz", "/metrics", "/v1/admin/models", "/v1/admin/logs/tail", "/v1/admin/health/watchdog"}
+)
 """Asked every few seconds by machines: logged for debugging only, as long as the answer is no error."""
 MAX_PATH_CHARS: Final = 256
 CLIENT_GONE: Final = 499

@@ -116,7 +116,9 @@ def choose_model(client: Client) -> str:
         ]
     except RvError:  # an inference key sees ids and states only
         cards = client.get("/v1/models")["data"]
-        fitting = [(str(card["id"]), str(card.get("state"))) for card in cards]
+        fitting = [
+            (str(card["id"]), str(card.get("state"))) for card in cards if card.get("kind") in (*CHAT_KINDS, None)
+        ]
     if len(fitting) == 1:
         return fitting[0][0]
     ready = [model_id for model_id, state in fitting if state == "ready"]

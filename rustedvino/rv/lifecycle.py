@@ -25,6 +25,8 @@ READY_SECS: Final = 1800.0
 STOP_MARGIN_SECS: Final = 15.0
 """What a stop may take beyond the time that running requests are given."""
 KILL_SECS: Final = 10.0
+LEFT_SECS: Final = 5.0
+"""How long processes may outlive the server that they belonged to: they die of its end, but not in the same moment."""
 POLL_SECS: Final = 0.1
 LOG_LINES_ON_FAILURE: Final = 20
 MAX_LOG_BYTES: Final = 32 * 2**20
@@ -237,11 +239,10 @@ def stop(command: Command) -> int:
 
 def _say_not_running(command: Command, place: Place, record: Record | None) -> None:
     if record is not None:
-        left = processes.session_members(record.pid)
+        left = _left(record)
         background.forget(place.path)
         if left:
-            pids = ", ".join(map(str, left))
-            raise RvError(f"the server ended by itself, but processes of it are left: {pids}", code="left_over")
+            raise RvError(f"the server ended by itself, but processes of it are left: {_pids(left)}", code="left_over")
     url = command.target.base_url if record is None else record.base_url
     try:
         Client(url).get("/health", timeout_secs=5.0)
@@ -287,7 +288,7 @@ def _stop(command: Command, place: Place, record: Record) -> None:
         message = f"the server still runs after {duration(elapsed)}: {_pids(remaining)}"
         raise RvError(message, code="stop_failed", hint=hint)
     background.forget(place.path)
-    left = processes.session_members(record.pid)
+    left = _left(record)
     if left:
         raise RvError(f"the server has ended, but processes of it are left: {_pids(left)}", code="left_over")
     count = counted(len(members), "process").replace("processs", "processes")
@@ -301,6 +302,16 @@ def _wait_end(record: Record, waiting: Waiting, bound_secs: float) -> bool:
             return False
         _pause(waiting)
     return True
+
+
+def _left(record: Record) -> list[int]:
+    """Processes of a server that has ended which do not end with it. None are when its number is another's by now."""
+    if processes.identity(record.pid) is not None or not processes.is_of_this_boot(record.identity):
+        return []
+    deadline = time.monotonic() + LEFT_SECS
+    while (left := processes.session_members(record.pid)) and time.monotonic() < deadline:
+        time.sleep(POLL_SECS)
+    return left
 
 
 def _pids(pids: list[int]) -> str:

@@ -37,6 +37,12 @@ def identity(pid: int) -> str | None:
     return found.stdout.strip() or None
 
 
+def is_of_this_boot(value: str) -> bool:
+    """Whether an identity was taken since the machine was started, as far as that can be told."""
+    own = identity(os.getpid())
+    return own is not None and own.rpartition(":")[0] == value.rpartition(":")[0]
+
+
 def _windows_identity(pid: int) -> str | None:
     if sys.platform != "win32":
         raise AssertionError

@@ -84,6 +84,10 @@ def _check_files(repository: str, info: Any) -> dict[str, int]:
         for sibling in info.siblings or []
         if not any(fnmatch.fnmatch(sibling.rfilename, pattern) for pattern in UNNEEDED)
     }
+    outside = [name for name in found if Path(name).is_absolute() or ".." in Path(name).parts]
+    if outside:
+        message = f"{repository} has a file that would leave the models folder: {safe(outside[0])}"
+        raise RvError(message, code="bad_repository")
     if not any(name.endswith((".xml", ".onnx")) for name in found):
         raise RvError(
             f"{repository} holds no OpenVINO model: there is no .xml file in it",

@@ -88,6 +88,87 @@ def test_text_is_the_same_with_and_without(seed: int, pool_blocks: int, step_tok
                 assert tokens == right, request
 
 
+def drain(engine: TextEngine) -> dict[int, list[int]]:
+    """Step until idle; the tokens that came."""
+    tokens: dict[int, list[int]] = {}
+    while engine.busy:
+        for number, ids, _, _ in engine.step()[0]:
+            tokens.setdefault(number, []).extend(ids)
+    return tokens
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_two_branches_of_one_conversation_at_once(guarded: bool) -> None:
+    """Without the guard the runtime spoils the first; when it does not any more, the guard can go."""
+    generator = random.Random(1)
+    history, first, second = ([generator.randrange(3, VOCABULARY) for _ in range(size)] for size in (40, 5, 5))
+    plain, caching = loaded(enable_prefix_caching=False), loaded()
+    if not guarded:
+        caching._guard = None
+    results = []
+    for engine in (plain, caching):
+        submit(engine, 1, prompt(*history), max_new_tokens=1)
+        drain(engine)
+        for number, tail in ((2, first), (3, second)):
+            submit(engine, number, prompt(*history, *tail), max_new_tokens=20)
+        results.append(drain(engine))
+    assert (results[0] == results[1]) is guarded
+
+
+def test_branches_wait_for_each_other_and_can_be_given_up_meanwhile() -> None:
+    engine = loaded()
+    history = list(range(3, 43))
+    submit(engine, 1, prompt(*history), max_new_tokens=1)
+    drain(engine)
+    for number in (2, 3, 4):
+        submit(engine, number, prompt(*history, 500 + number), max_new_tokens=4)
+    assert (len(engine._running), len(engine._waiting)) == (1, 2)
+    engine.cancel(3)
+    deltas, _ = engine.step()
+    assert (3, [], "cancelled", None) in deltas
+    assert {number: len(ids) for number, ids in drain(engine).items()} == {2: 4 - 1, 4: 4}
+
+
+def test_equal_prompts_and_those_that_begin_alike_do_not_wait_without_need() -> None:
+    engine = loaded()
+    for number in range(4):
+        submit(engine, number, prompt(*range(3, 53)), max_new_tokens=4)
+        submit(engine, 10 + number, prompt(*range(3, 43), 900 + number), max_new_tokens=4)
+    assert len(engine._running) == 8
+    drain(engine)
+
+
+@pytest.mark.parametrize("step_tokens", [93, 96, 100])
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_a_cancel_within_a_prompt_leaves_nothing_half_computed_in_the_cache(step_tokens: int, steps: int) -> None:
+    """The cancelled sequence stays until its prompt is processed, unless that has not begun."""
+    generator = random.Random(2)
+    ids = prompt(*(generator.randrange(3, VOCABULARY) for _ in range(300)))
+    plain = loaded(enable_prefix_caching=False)
+    submit(plain, 2, ids)
+    engine = loaded(max_num_batched_tokens=step_tokens)
+    submit(engine, 1, ids, max_new_tokens=50)
+    for _ in range(steps):
+        assert engine.step()[0] == []
+    engine.cancel(1)
+    ends = []
+    while engine.busy:
+        ends += engine.step()[0]
+    assert ends == [(1, [], "cancelled", None)]
+    submit(engine, 2, ids)
+    assert drain(engine) == drain(plain)
+
+
+def test_random_branches_and_joins() -> None:
+    """More seeds, shorter: what the guard's rules were found with."""
+    for seed in range(20, 24):
+        wanted = requests(random.Random(seed))[:80]
+        without = run(loaded(num_kv_blocks=400, enable_prefix_caching=False), wanted, pool_blocks=400)
+        got = run(loaded(num_kv_blocks=48, max_num_batched_tokens=40), wanted, pool_blocks=48)
+        for (tokens, end), (right, _) in zip(got, without, strict=True):
+            assert tokens == right or (end == "cancelled" and tokens[: len(right)] == right[: len(tokens)])
+
+
 def test_a_cached_prompt_takes_fewer_steps() -> None:
     """The cache is really used: the same prompt in pieces comes in one piece the second time."""
     engine = loaded(max_num_batched_tokens=64)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rustedvino.api.completions import CompletionRequest, Prompts
-from rustedvino.config.types import ModelSettings
+from rustedvino.config.types import ModelSettings, SpeculativeSettings
 from rustedvino.http.sampling import effective_sampling
 
 
@@ -50,6 +50,16 @@ def test_the_file_fills_each_field_that_the_request_leaves_out() -> None:
 def test_a_file_with_nonsense_is_as_one_without(name: str, value: Any) -> None:
     plain = effective_sampling(request(seed=1), {}, ModelSettings())
     assert effective_sampling(request(seed=1), {name: value}, ModelSettings()) == plain
+
+
+def test_a_model_with_a_draft_is_greedy_unless_a_request_says_otherwise() -> None:
+    """What says otherwise is refused by the loaded model, or made greedy where the settings say so."""
+    file = {"temperature": 0.6, "top_p": 0.9}
+    refusing = ModelSettings(speculative=SpeculativeSettings(draft_model="d"))
+    assert effective_sampling(request(), file, refusing).report() == {"temperature": 0.0, "repetition_penalty": 1.0}
+    assert effective_sampling(request(temperature=0.7), file, refusing).temperature == 0.7
+    greedy = ModelSettings(speculative=SpeculativeSettings(draft_model="d", sampled_requests="greedy"))
+    assert effective_sampling(request(temperature=0.7), file, greedy).temperature == 0
 
 
 def test_do_sample_false_is_a_default_only() -> None:

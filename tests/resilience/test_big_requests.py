@@ -31,7 +31,7 @@ def small_objects(size_bytes: int) -> bytes:
 
 def test_a_huge_prompt_and_a_huge_body_beside_sixteen_streams(server: ServerProcess) -> None:
     """Both are refused by name; the streams miss nothing and /health answers all the while."""
-    bodies = [endless(MODEL, f"x {number}", 800) for number in range(16)]
+    bodies = [endless(MODEL, f"x {number:02}", 800) for number in range(16)]
     expected = [whole_text(expect_ok(server.post(COMPLETIONS, {**body, "stream": False}))) for body in bodies[:3]]
     text = "a long story about the sea " * (2 * MIB // 27)
     prompt = json.dumps(completion_body(MODEL, text, max_tokens=1)).encode()

@@ -231,7 +231,7 @@ def die_until_failed(server: ServerProcess, most: int) -> int:
 def test_a_crash_loop_ends_and_has_its_ways_out(tmp_path: Path) -> None:
     """FAILED says what the worker printed last and costs no processor time. Out of it: an administrator's load, and
     one trial after the window."""
-    supervisor = {"backoff_base_secs": 0.1, "max_restarts": 1, "restart_window_secs": 6}
+    supervisor = {"backoff_base_secs": 0.1, "max_restarts": 1, "restart_window_secs": 5}
     with ServerProcess.serving(tmp_path, {VICTIM: F32}, **{**OPTIONS, "supervisor": supervisor}) as server:
         server.wait_ready()
         with HealthWatch(server):

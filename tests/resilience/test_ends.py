@@ -21,6 +21,7 @@ from tests.support.disturb import (
     misbehaving,
     post_bytes,
     streams,
+    wait_full,
     workers_of_role,
 )
 from tests.support.server import F32, ServerProcess
@@ -136,15 +137,15 @@ class Queue(Case):
 
 
 class NeverReading(Case):
-    """A client does not read."""
+    """A client does not read, and its buffers are full."""
+
+    model: ClassVar = {"max_concurrent_streams": 4}
 
     def reach(self, server: ServerProcess) -> Check:
         connection = self.stack.enter_context(connect(server, 2048))
-        connection.sendall(post_bytes(COMPLETIONS, endless(MODEL, "x", logprobs=0)))
-        eventually(server, lambda: card(server, MODEL)["running"] == 1, "it runs")
-        before = card(server, MODEL)["tokens_generated"]
-        enough = before + 1000  # far more than fits into the buffers
-        eventually(server, lambda: card(server, MODEL)["tokens_generated"] > enough, "its answer is long", 40)
+        connection.sendall(post_bytes(COMPLETIONS, endless(MODEL, "x", logprobs=0, n=4)))
+        eventually(server, lambda: card(server, MODEL)["running"] == 4, "it runs")
+        wait_full(server, MODEL, [connection], 1, 500)
         return lambda: None
 
 

@@ -21,6 +21,7 @@ from tests.support.disturb import (
     post_bytes,
     pss_mib,
     streams,
+    wait_full,
 )
 from tests.support.server import F32, ServerProcess
 
@@ -42,7 +43,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 def crowd_body(number: int) -> dict[str, Any]:
     """Long events, so that buffers fill soon."""
-    return endless(MODEL, f"crowd {number}", CROWD_TOKENS, logprobs=0)
+    return endless(MODEL, f"crowd {number:02}", CROWD_TOKENS, logprobs=0)
 
 
 def guest_secs(server: ServerProcess) -> float:
@@ -77,11 +78,20 @@ def test_clients_that_never_read(server: ServerProcess) -> None:
 
     with HealthWatch(server):
         crowd = never_reading(server)
+        wait_full(server, MODEL, crowd, CROWD // 4, CROWD * 60)
         beside_sleepers_secs = guest_secs(server)
         assert beside_sleepers_secs < 2 * beside_readers_secs
         most = pss_mib(server.pid)
         eventually(server, lambda: idle(server, MODEL), "they are dropped", 60)
     assert card(server, MODEL)["tokens_generated"] - generated < CROWD * CROWD_TOKENS, "all of it was generated"
+    print(
+        beside_readers_secs,
+        beside_sleepers_secs,
+        memory,
+        most,
+        pss_mib(server.pid),
+        card(server, MODEL)["tokens_generated"] - generated,
+    )
     assert max(most, pss_mib(server.pid)) < memory + 48
     eventually(server, lambda: open_files(server.pid) <= files + 1, "descriptors closed")
     for connection in crowd:

@@ -109,3 +109,6 @@ def test_a_model_is_chosen_with_an_inference_key(fake: FakeServer) -> None:
     fake.add("GET /v1/admin/models", error_answer(403, "no", "insufficient_scope"))
     fake.add("GET /v1/models", {"data": [{"id": "a", "state": "not_loaded"}, {"id": "b", "state": "ready"}]})
     assert choose_model(Client(fake.url)) == "b"
+    cards = [{"id": "e", "state": "ready", "kind": "embedding"}, {"id": "b", "state": "ready", "kind": "vision"}]
+    fake.add("GET /v1/models", {"data": cards})
+    assert choose_model(Client(fake.url)) == "b"

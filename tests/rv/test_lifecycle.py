@@ -175,8 +175,11 @@ def test_what_does_not_end_is_named_and_killed_on_demand(
     assert processes.session_members(record.pid) == []
 
 
-def test_processes_left_by_a_server_that_died_are_named(rv: Rv, config: Path, program: Callable[[str], None]) -> None:
+def test_processes_left_by_a_server_that_died_are_named(
+    rv: Rv, config: Path, program: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     program(IGNORES_TERM)
+    monkeypatch.setattr(lifecycle, "LEFT_SECS", 0.3)
     assert rv("start").code == 0
     record = running(config)
     os.kill(record.pid, signal.SIGKILL)
@@ -185,7 +188,7 @@ def test_processes_left_by_a_server_that_died_are_named(rv: Rv, config: Path, pr
     done = rv("stop", "-y")
     processes.kill(left)
     assert len(left) == 1
-    assert (done.code, f"are left: {left[0]}" in done.err) == (1, True)
+    assert (done.code, f"are left: process {left[0]}" in done.err) == (1, True)
 
 
 def test_a_stale_record_is_no_server(rv: Rv, config: Path) -> None:
@@ -195,6 +198,18 @@ def test_a_stale_record_is_no_server(rv: Rv, config: Path) -> None:
     done = rv("stop", "-y")
     assert (done.code, done.out) == (0, "the server does not run\n")
     assert background.read(config) is None
+
+
+def test_a_session_of_somebody_else_is_not_what_a_server_left(rv: Rv, config: Path) -> None:
+    """After a restart of the machine, the number of the server may be that of a login."""
+    own = processes.identity(os.getpid())
+    assert own is not None
+    session = os.getsid(0)
+    boot = own.rpartition(":")[0]
+    for identity in (f"{boot}:0", "another boot:1"):
+        background.write(config, background.Record(session, identity, "http://127.0.0.1:1", None, "/log", (), 1.0))
+        done = rv("stop", "-y")
+        assert (done.code, done.out) == (0, "the server does not run\n"), done.err
 
 
 def test_a_server_that_ends_while_it_starts_shows_its_last_words(

@@ -53,6 +53,13 @@ def test_it_is_in_a_session_of_its_own_with_its_children(tmp_path: Path) -> None
     assert process.pid not in processes.session_members(process.pid)
 
 
+def test_identities_of_another_boot() -> None:
+    own = processes.identity(os.getpid())
+    assert own is not None
+    assert processes.is_of_this_boot(own)
+    assert not processes.is_of_this_boot("0c8f:" + own.rpartition(":")[2])
+
+
 def test_what_cannot_be_started_raises(tmp_path: Path) -> None:
     with (tmp_path / "log").open("wb") as log, pytest.raises(OSError, match="no-such-program"):
         processes.spawn(["no-such-program"], folder=tmp_path, log=log)

@@ -59,6 +59,33 @@ def connect(server: ServerProcess, receive_buffer_bytes: int | None = None) -> s
     return connection
 
 
+def wait_full(server: ServerProcess, model: str, connections: list[socket.socket], least: int, tokens: int) -> None:
+    """Wait until ``least`` of the connections take nothing more: while ``tokens`` more are generated the system
+    has as many bytes in line for them as before, or they have been dropped already."""
+    while True:
+        before, at = [_queued(server, each) for each in connections], card(server, model)["tokens_generated"]
+
+        def more(at: int = at) -> bool:
+            now = card(server, model)
+            return now["tokens_generated"] >= at + tokens or not now["running"]
+
+        eventually(server, more, "more tokens", 60)
+        after = [_queued(server, each) for each in connections]
+        if sum(one is None or one == other for one, other in zip(after, before, strict=True)) >= least:
+            return
+        assert card(server, model)["running"], "the answers are too short to fill anything"
+
+
+def _queued(server: ServerProcess, connection: socket.socket) -> int | None:
+    """Bytes that the server's system holds for a client; None when it has no such connection any more."""
+    ends = (f":{server.port:04X}", f":{connection.getsockname()[1]:04X}")
+    for line in Path("/proc/net/tcp").read_text().splitlines():
+        fields = line.split()
+        if fields[1].endswith(ends[0]) and fields[2].endswith(ends[1]):
+            return int(fields[4].partition(":")[0], 16)
+    return None
+
+
 def reset(connection: socket.socket) -> None:
     """Close a connection by a reset."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -22,6 +22,7 @@ class CountingEngine:
     cancelled: set[int] = field(factory=set)
     step_error: Exception | None = None
     slow: bool = False
+    quiet: int = 0
     steps: int = 0
 
     @property
@@ -47,6 +48,9 @@ class CountingEngine:
         self.steps += 1
         if self.step_error is not None:
             raise self.step_error
+        if self.quiet:
+            self.quiet -= 1
+            return [], []
         deltas: list[Delta] = []
         for sequence, state in list(self.running.items()):
             if sequence in self.cancelled:
@@ -141,6 +145,16 @@ def test_one_frame_per_step_for_all_sequences(server: Server) -> None:
     server.send("ping", 5)
     assert server.next() == ["pong", 5]
     assert server.engine.steps == 3  # it sleeps when there is nothing to do
+
+
+def test_a_step_without_stats_is_not_told(server: Server) -> None:
+    """Frames of an engine that only waits would hide from the server that nothing comes."""
+    server.engine.quiet = 3
+    server.send("submit", 1, b"abcd", {"max_new_tokens": 1})
+    message = server.next()
+    assert message is not None
+    assert message[1] == [[1, [1], "length", None]]
+    assert server.engine.steps == 4
 
 
 def test_cancel_leaves_with_the_next_step(server: Server) -> None:
