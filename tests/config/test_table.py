@@ -133,7 +133,6 @@ NESTED_DEFAULTS = {
         "num_assistant_tokens": 5,
         "verify_on_load": True,
         "sampled_requests": "refuse",
-        "sampled_requests": "refuse",
     },
     types.RealtimeDefaults: dict.fromkeys(("stt_model", "llm_model", "tts_model", "embed_model")),
     types.RealtimeViableMinimum: {"llm": {}},

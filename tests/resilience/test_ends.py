@@ -139,12 +139,10 @@ class Queue(Case):
 class NeverReading(Case):
     """A client does not read, and its buffers are full."""
 
-    model: ClassVar = {"max_concurrent_streams": 4}
-
     def reach(self, server: ServerProcess) -> Check:
-        connection = self.stack.enter_context(connect(server, 2048))
-        connection.sendall(post_bytes(COMPLETIONS, endless(MODEL, "x", logprobs=0, n=4)))
-        eventually(server, lambda: card(server, MODEL)["running"] == 4, "it runs")
+        connection = self.stack.enter_context(connect(server, narrow=True))
+        connection.sendall(post_bytes(COMPLETIONS, endless(MODEL, "x", logprobs=0)))
+        eventually(server, lambda: card(server, MODEL)["running"] == 1, "it runs")
         wait_full(server, MODEL, [connection], 1, 500)
         return lambda: None
 

@@ -30,7 +30,6 @@ CROWD = 16
 CROWD_TOKENS = 3900
 GUEST_TOKENS = 200
 CLIENT_STALL_SECS = 2
-SMALLEST_BUFFER_BYTES = 2048
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +56,7 @@ def never_reading(server: ServerProcess) -> list[socket.socket]:
     """Streams that run and whose clients have not read a byte."""
     connections = []
     for number in range(CROWD):
-        connection = connect(server, SMALLEST_BUFFER_BYTES)
+        connection = connect(server, narrow=True)
         connection.sendall(post_bytes(COMPLETIONS, crowd_body(number)))
         connections.append(connection)
     eventually(server, lambda: card(server, MODEL)["running"] == CROWD, "the crowd runs")
@@ -78,7 +77,7 @@ def test_clients_that_never_read(server: ServerProcess) -> None:
 
     with HealthWatch(server):
         crowd = never_reading(server)
-        wait_full(server, MODEL, crowd, CROWD // 4, CROWD * 60)
+        wait_full(server, MODEL, crowd, CROWD, CROWD * 60)
         beside_sleepers_secs = guest_secs(server)
         assert beside_sleepers_secs < 2 * beside_readers_secs
         most = pss_mib(server.pid)
@@ -117,7 +116,7 @@ def test_a_reader_that_is_slow_is_served_whole(server: ServerProcess) -> None:
     """Its buffer is small and it takes little at a time, but it takes: it is not dropped, and misses nothing."""
     body = endless(MODEL, "slow", 400, logprobs=0)
     expected = Stream(server, body).whole()
-    with connect(server, SMALLEST_BUFFER_BYTES) as connection:
+    with connect(server, narrow=True) as connection:
         connection.sendall(post_bytes(COMPLETIONS, body, "connection: close"))
         received = b""
         while data := connection.recv(700):

@@ -21,6 +21,8 @@ BEGUN_EVENTS: Final = 3
 BEGIN_SECS: Final = 60.0
 END_SECS: Final = 90.0
 HEALTH_PAUSE_SECS: Final = 0.02
+SMALL_SEGMENT_BYTES: Final = 536
+SMALL_BUFFER_BYTES: Final = 2048
 TICKS_PER_SEC: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -49,11 +51,13 @@ def post_bytes(path: str, body: Any, *headers: str) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode() + content
 
 
-def connect(server: ServerProcess, receive_buffer_bytes: int | None = None) -> socket.socket:
-    """A connection whose receive buffer may be small, as small as the system lets it be."""
+def connect(server: ServerProcess, *, narrow: bool = False) -> socket.socket:
+    """A connection; a ``narrow`` one is filled by little, at both ends: the server's system plans its own buffer
+    by the segments of 64 KiB that loopback has, unless the client wants them small, as on any other network."""
     connection = socket.socket()
-    if receive_buffer_bytes is not None:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+    if narrow:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SMALL_SEGMENT_BYTES)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER_BYTES)
     connection.settimeout(END_SECS)
     connection.connect(("127.0.0.1", server.port))
     return connection
