@@ -15,6 +15,8 @@ from rustedvino.worker.protocol import Message, ProtocolError
 log = logging.getLogger(__name__)
 
 DEFAULT_CALL_SECS: Final = 2.0
+PATIENCE_SECS: Final = 10.0
+"""How much longer a call may take by the clock: on a busy machine a worker, at its niceness, gets little time."""
 QUEUE_SECS: Final = 30.0
 """How long a call waits for those before it."""
 RETRY_AFTER_SECS: Final = 1.0
@@ -46,6 +48,7 @@ class UtilityWorker:
     ) -> Any:
         """Run one call; one whose worker is lost is made once more, since it need not be the cause.
 
+        ``bound_secs`` is processor time, and PATIENCE_SECS more by the clock.
         Raises UtilityTimeout (the work was killed), BadInput or EngineFailed, WorkerLost,
         WorkerStartError, and trio.TooSlowError when the calls before it took longer than ``queue_secs``.
         Cancellation kills the process if the call was running."""
@@ -62,9 +65,14 @@ class UtilityWorker:
 
     async def _attempt(self, method: str, arguments: dict[str, Any], bound_secs: float) -> Any:
         worker = await self._ready_worker()
+        over = trio.CancelScope()
         try:
-            with trio.move_on_after(bound_secs):
-                return await self._calls.make(worker, method, arguments)
+            with trio.move_on_after(bound_secs + PATIENCE_SECS) as scope:
+                self.nursery.start_soon(_end_when_spent, worker.pid, bound_secs, scope, over)
+                try:
+                    return await self._calls.make(worker, method, arguments)
+                finally:
+                    over.cancel()
         except trio.Cancelled:
             worker.kill("killed", f"{method} was cancelled")
             raise
@@ -121,6 +129,18 @@ class UtilityWorker:
         if message[0] not in ("reply", "call_error"):
             raise ProtocolError(f"a utility worker sent {message[0]}")
         self._calls.handle(message)
+
+
+async def _end_when_spent(pid: int, bound_secs: float, call: trio.CancelScope, over: trio.CancelScope) -> None:
+    """Cancel a call once its process has used so much processor time; by the clock where that is not known."""
+    with over:
+        before = platform.cpu_secs(pid)
+        left = bound_secs
+        while left > 0:
+            await trio.sleep(left)
+            now = platform.cpu_secs(pid)
+            left = 0.0 if before is None or now is None else before + bound_secs - now
+        call.cancel()
 
 
 __all__ = ["DEFAULT_CALL_SECS", "EngineFailed", "UtilityTimeout", "UtilityWorker", "WorkerStartError"]

@@ -152,6 +152,18 @@ def is_stopped(pid: int) -> bool:
         return False  # gone: its exit is noticed elsewhere
 
 
+def cpu_secs(pid: int) -> float | None:
+    """Processor time that the process has used, of all its threads; None where the system does not say."""
+    if sys.platform != "linux":
+        return None
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None  # gone
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def system_ram_bytes() -> int:
     """Physical memory of this machine."""
     if sys.platform == "win32":

@@ -48,6 +48,24 @@ async def test_templates_are_probed_and_bombs_are_stopped() -> None:
         assert worker.restarts == 1
 
 
+async def test_a_call_that_gets_no_processor_time_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a call takes longer by the clock; that is bounded too."""
+    async with utility(faulty("")) as worker:
+        pid = await started(worker)
+        await worker.call("sleep", {"secs": 0.6}, bound_secs=0.2)
+        assert worker.pid == pid
+        monkeypatch.setattr("rustedvino.hub.utility.PATIENCE_SECS", 0.1)
+        with pytest.raises(UtilityTimeout):
+            await worker.call("sleep", {"secs": 3600}, bound_secs=0.2)
+        assert worker.pid is None
+
+
+async def started(worker: UtilityWorker) -> int:
+    await worker.start()
+    assert worker.pid is not None
+    return worker.pid
+
+
 async def test_a_call_survives_the_death_of_its_worker_once(tmp_path: Path) -> None:
     async with utility(faulty("")) as worker:
         assert await worker.call("crash-once", {"mark": str(tmp_path / "died")}) == "second"

@@ -56,6 +56,15 @@ async def test_wait_exit_cancelled_leaves_the_process_and_no_descriptor() -> Non
         process.kill()
 
 
+def test_cpu_secs() -> None:
+    """It is what the system accounts to a process, in its ticks; nothing is known of one that is gone."""
+    before, accounted = platform.cpu_secs(os.getpid()), sum(os.times()[:2])
+    assert before == pytest.approx(accounted, abs=0.1)
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    assert platform.cpu_secs(process.pid) is None
+
+
 def test_is_stopped() -> None:
     with start("input()") as process:
         assert not platform.is_stopped(process.pid)
