@@ -82,7 +82,7 @@ GLOBAL: Final = (
         AT_LEAST_1,
         default=512,
         unit="tokens",
-        meaning="Most tokens processed per step; on a CPU no more than 128, or twice the running sequences.",
+        meaning="Most tokens processed per step; on a CPU no more than 64, or twice the running sequences.",
     ),
     Setting(
         "num_threads",

@@ -290,6 +290,7 @@ class Hub:
         if isinstance(plan := self._planned(wish), LoadPlan) and not plan.victims:
             return await self.residency.acquire(wish)
         async with self._line:
+            deadline = trio.current_time() + self.settings.load_wait_secs
             while True:
                 changed = self._changed
                 try:
@@ -298,6 +299,8 @@ class Hub:
                     retry_secs = error.refusal.retry_after_secs
                     if retry_secs is None or not actor.wanted_by_requests:
                         raise
+                    if trio.current_time() + retry_secs > deadline:
+                        raise  # whoever waits will have given up by then
                 if changed is self._changed:
                     with trio.move_on_after(retry_secs):
                         await changed.wait()

@@ -8,7 +8,7 @@ from rustedvino.worker.platform import system_ram_bytes
 
 CPU_SHARE_OF_BUDGET: Final = 0.25
 MIN_BLOCKS: Final = 16
-CPU_STEP_TOKENS: Final = 128
+CPU_STEP_TOKENS: Final = 64
 BLOCK_SIZE_CPU: Final = 32
 BLOCK_SIZE_GPU: Final = 16
 DEFAULT_CONTEXT_TOKENS: Final = 4096
@@ -24,7 +24,8 @@ def batched_tokens(server: ServerSettings, device: str, slots: int) -> int:
     """Tokens per step of the pipeline, prompts and running sequences together.
 
     On a CPU a step of 512 prompt tokens takes as long as a dozen decode steps, and every running stream waits for it.
-    Smaller steps cost little there: 9 % more CPU for a prompt at 128 than at 512 (docs/BENCHMARKS.md).
+    Small steps keep the pauses of the streams below three decode steps, for about a quarter more CPU per prompt than at
+    512 (docs/BENCHMARKS.md).
     """
     if device != "CPU":
         return server.max_num_batched_tokens
