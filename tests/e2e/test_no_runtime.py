@@ -60,6 +60,20 @@ def test_every_route_without_the_runtime(hooked: ServerProcess) -> None:
     )
     image = [{"type": "image_url", "image_url": {"url": pixel}}]
     assert hooked.post("/v1/chat/completions", chat_body("rv-demo", image)).status_code == 400
+    form = chat_body("rv-demo", "Say something", max_tokens=60, enable_thinking=False)
+    expect_ok(hooked.post("/v1/chat/completions", {**form, "response_format": {"type": "json_object"}}))
+    expect_ok(hooked.post("/v1/responses", {"model": "rv-demo", "input": "Hello", "max_output_tokens": 16}))
+    for path in ("logs/tail", "health/watchdog", "models", "models/completeness", "config/audit"):
+        assert hooked.client.get(f"/v1/admin/{path}").status_code == 200, path
+    assert hooked.client.get("/metrics").status_code == 200
+    for path in ("check", "load"):
+        assert hooked.client.post(f"/v1/admin/models/tiny-qwen3/{path}").status_code == 200, path
+    assert hooked.client.post("/v1/admin/config/reload").status_code == 200
+    assert hooked.client.post("/v1/admin/models/tiny-qwen3/resize", json={"kv_cache_gb": 0.01}).status_code == 200
+    assert hooked.client.patch("/v1/admin/models/tiny-qwen3", json={"priority": 1}).status_code == 200
+    assert hooked.client.delete("/v1/admin/models/tiny-qwen3").status_code == 200
+    assert hooked.client.delete("/v1/admin/models/tiny-qwen3/register").status_code == 200
+    assert hooked.client.post("/v1/admin/keys/reload").status_code in (200, 409)
     assert hooked.client.get("/nope").status_code == 404
     hooked.stop()
     assert "FORBIDDEN IMPORT" not in hooked.log
