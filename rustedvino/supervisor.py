@@ -5,7 +5,6 @@ Windows branches are type-checked only. There a Job Object with KILL_ON_JOB_CLOS
 parent-death signal is on Linux; without one a killed supervisor leaves its server running.
 """
 
-import ctypes
 import logging
 import os
 import signal
@@ -22,7 +21,7 @@ from rustedvino.config.types import LoadedConfig, SupervisorSettings
 from rustedvino.hub.restarts import DeathRecord, RestartPolicy
 from rustedvino.probe import Health, HttpProbe
 from rustedvino.sd_notify import Notifier, keep_alive, take_notifier
-from rustedvino.worker.platform import describe_exit, wait_exit
+from rustedvino.worker.platform import describe_exit, die_with_parent, wait_exit
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +32,6 @@ START_POLL_SECS: Final = 0.5
 REAP_SECS: Final = 5.0
 FINAL_EXIT_CODES: Final = frozenset({0, 2})
 """Exits that starting again cannot better: the end that was asked for, and a wrong command line."""
-_PR_SET_PDEATHSIG: Final = 1
 
 
 @frozen(kw_only=True)
@@ -243,12 +241,7 @@ def tie_to_supervisor(environment: MutableMapping[str, str] = os.environ) -> boo
     parent = environment.pop(PARENT_VARIABLE, "")
     if not parent.isdecimal():
         return False
-    if sys.platform == "linux":
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-            raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-        if os.getppid() != int(parent):
-            os._exit(0)
+    die_with_parent(int(parent))
     return True
 
 

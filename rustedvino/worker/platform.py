@@ -74,6 +74,16 @@ def inherit_socket(fd: int | None) -> socket.socket:
     return socket.socket(fileno=fd)
 
 
+def die_with_parent(parent_pid: int) -> None:
+    """Have the system kill this process when its parent ends; exit at once when it has already. Linux only."""
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+        if os.getppid() != parent_pid:
+            os._exit(0)  # it died before prctl took effect
+
+
 def enter_worker(parent_pid: int) -> None:
     """Tie this process to its server, leave signals of the whole group to the server and lower our priority.
 
@@ -83,12 +93,7 @@ def enter_worker(parent_pid: int) -> None:
     # requests is the server's decision. The server ends a worker by a frame, or by SIGKILL.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if sys.platform == "linux":
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-            raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-        if os.getppid() != parent_pid:
-            os._exit(0)  # the server died before prctl took effect
+    die_with_parent(parent_pid)
     if sys.platform != "win32":
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         # The event loop must win the core from a decode step; measured: no loss of tokens/s.
