@@ -10,6 +10,7 @@ from rustedvino.engines.inventory import read_inventory
 from rustedvino.engines.npu_text import NpuTextEngine
 from rustedvino.engines.speculative import SpeculativeEngine
 from rustedvino.engines.text import TextEngine
+from rustedvino.engines.threads import cpu_properties
 from rustedvino.engines.vision import VisionEngine
 from rustedvino.worker.loop import Delta, Engine, unknown_method
 
@@ -40,7 +41,8 @@ class ModelEngine:
         if kind not in _KINDS:
             raise EngineFault("bad_input", f"models of kind {kind!r} cannot be loaded by this version")
         engine = _engine(kind, spec)
-        facts = engine.load(spec)
+        properties = cpu_properties(str(spec.get("device")), dict(spec.get("properties") or {}))
+        facts = engine.load(spec | {"properties": properties})
         self._engine = engine
         return facts
 

@@ -65,13 +65,15 @@ class ConstraintProofs:
     def _load(self) -> None:
         import openvino_genai as genai
 
+        from rustedvino.engines.threads import cpu_properties
+
         scheduler = genai.SchedulerConfig()
         scheduler.cache_size = 0
         scheduler.num_kv_blocks = _KV_BLOCKS
         scheduler.enable_prefix_caching = False
         self._eos = json.loads((DEMO_MODEL / "generation_config.json").read_text())["eos_token_id"]
         self._pipeline = genai.ContinuousBatchingPipeline(
-            str(DEMO_MODEL), scheduler, "CPU", {"INFERENCE_NUM_THREADS": 1}
+            str(DEMO_MODEL), scheduler, "CPU", cpu_properties("CPU", {"INFERENCE_NUM_THREADS": 1})
         )
         self._proofs = 0
         # Starts the threads that compile grammars, whose stacks are mapped once.

@@ -7,6 +7,7 @@ deterministic here: the branches of each rule begin with different characters.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Protocol
 
@@ -18,6 +19,10 @@ MAX_STATES: Final = 1500
 MAX_ROUNDS: Final = 30
 _LAST_ASCII: Final = 0x7F
 _ESCAPED: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+_TAKES_DIGITS: Final = re.compile(r"([\x01-\x1f\x7f-\xff])(?=[0-9a-fA-F])")
+_APART: Final = r'\1" "'
 
 
 class TooManyStates(Exception):
@@ -294,4 +299,5 @@ def words(grammar: Rules, texts: Iterable[str]) -> str:
 def literal(text: str) -> str:
     """Exactly this text, in the notation of grammars."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
-    return f'"{escaped}"'
+    # The runtime writes such a character as \x with its code and reads hexadecimal digits behind it as part of that.
+    return f'"{_TAKES_DIGITS.sub(_APART, escaped)}"'

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rustedvino.engines.constraints import structured_output
 from rustedvino.engines.faults import EngineFault
 from rustedvino.engines.text import generation_config
+from rustedvino.text.automata import literal
 from rustedvino.text.constraints import JSON_OBJECT, after_thinking, schema_constraint, tools_constraint
 from tests.support.engine import TinyModel, options, tiny_model
 from tests.support.schemas import FORMATS, PATTERNS, judge, schemas
@@ -99,6 +100,13 @@ def test_other_kinds(tiny_model: TinyModel) -> None:
     found = re.fullmatch(r"<call>(.*)</call>", tag[0], re.DOTALL)
     assert found
     assert set(json.loads(found[1])) <= {"x"}
+
+
+@pytest.mark.parametrize("behind", ["a", "F", "0", "g"])
+def test_letters_behind_any_character(tiny_model: TinyModel, behind: str) -> None:
+    texts = [chr(code) + behind for code in (*range(1, 0x180), 0x7FF, 0x800, 0xFFFD, 0x10000, 0x10FFFF)]
+    grammars = [{"type": "grammar", "grammar": f"root ::= {literal(text)}"} for text in texts]
+    assert tiny_model.answers(grammars, max_new_tokens=40) == [(text, True) for text in texts]
 
 
 def test_an_answer_behind_thinking(tiny_model: TinyModel) -> None:

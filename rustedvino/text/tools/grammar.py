@@ -25,6 +25,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rustedvino.text.automata import literal
 from rustedvino.text.reasoning import GPT_OSS, THINK_TAGS
 from rustedvino.text.tools.calls import Tools
 from rustedvino.text.tools.schema_types import allowed_types
@@ -160,7 +161,7 @@ def _pythonic(tools: Tools, once: bool, _: frozenset[str]) -> Format:
     more = "" if once else ' (", " call)*'
     rules = [f'root ::= "[" call{more} "]"', "call ::= " + " | ".join(names)]
     for rule, (name, schema) in zip(names, tools.items(), strict=True):
-        rules.append(f'{rule} ::= {_quoted(name + "(")} {_python_arguments(schema)} ")"')
+        rules.append(f'{rule} ::= {literal(name + "(")} {_python_arguments(schema)} ")"')
     return {"type": "grammar", "grammar": "\n".join(rules) + _PYTHON_LITERALS}
 
 
@@ -171,7 +172,7 @@ def _python_arguments(schema: Mapping[str, Any]) -> str:
     wanted = schema.get("required")
     required = [key for key in properties if isinstance(wanted, list) and key in wanted]
     others = [key for key in properties if key not in required]
-    written = {key: f"{_quoted(key + '=')} {_python_value(properties[key])}" for key in properties}
+    written = {key: f"{literal(key + '=')} {_python_value(properties[key])}" for key in properties}
     parts = [' ", " '.join(written[key] for key in required)] if required else []
     if required:
         parts += [f'(", " {written[key]})?' for key in others]
@@ -187,13 +188,9 @@ def _python_arguments(schema: Mapping[str, Any]) -> str:
 def _python_value(schema: Any) -> str:
     enum = schema.get("enum") if isinstance(schema, dict) else None
     if isinstance(enum, list) and enum and all(isinstance(value, str) for value in enum):
-        return "(" + " | ".join(_quoted(json.dumps(value, ensure_ascii=False)) for value in enum) + ")"
+        return "(" + " | ".join(literal(json.dumps(value, ensure_ascii=False)) for value in enum) + ")"
     types = sorted(allowed_types(schema))
     return "(" + " | ".join(_PYTHON_RULES.get(kind, kind) for kind in types) + ")" if types else "value"
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
 
 
 _FORMATS = {
