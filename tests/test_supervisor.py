@@ -1,4 +1,4 @@
-"""Restarts, hangs, signals and ends, with a scripted child; and one real server."""
+"""Restarts, hangs, signals and ends, with a scripted child; and real servers."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from rustedvino.config.types import SupervisorSettings
 from rustedvino.probe import Health, HttpProbe
 from rustedvino.sd_notify import Notifier
 from rustedvino.supervisor import FINAL_EXIT_CODES, PARENT_VARIABLE, Supervisor, exit_code, supervise, tie_to_supervisor
-from tests.support.server import ServerProcess
+from tests.support.server import ServerProcess, write_config
 
 FAKE = Path(__file__).parent / "support" / "fake_server.py"
 PATIENCE_SECS = 20.0
@@ -442,26 +442,56 @@ def test_exit_codes(code: int, expected: int) -> None:
     assert exit_code(code) == expected
 
 
-REAL = """
-import sys, attrs
-from rustedvino.config import demo_config
-from rustedvino.observe.logs import configure
-from rustedvino.supervisor import supervise
-config = demo_config()
-supervisor = attrs.evolve(config.settings.supervisor, watchdog_poll_secs=0.2)
-settings = attrs.evolve(config.settings, port=0, supervisor=supervisor)
-configure("info", "text")
-sys.exit(supervise(attrs.evolve(config, settings=settings), ["--demo", "--supervise"]))
-"""
+def test_a_supervisor_holds_nothing_of_what_serves() -> None:
+    """It stays in memory for as long as the server; what it does not import can neither fail nor fill it."""
+    program = "import sys, rustedvino.server; print(*{name.partition('.')[0] for name in sys.modules}, *sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert "rustedvino.supervisor" in loaded
+    assert not {"quart", "hypercorn", "numpy", "tokenizers", "jinja2", "prometheus_client"} & set(loaded)
+    assert not {"rustedvino.serving", "rustedvino.hub.hub", "rustedvino.http"} & set(loaded)
 
 
-def test_a_killed_server_is_back_on_its_port() -> None:
-    with ServerProcess(command=(sys.executable, "-c", REAL)) as server:
+def test_a_killed_server_is_back_on_its_port_with_its_config(tmp_path: Path) -> None:
+    """By the real command line, with a config that was found and not named: another one that turns up is not taken."""
+    models = {"rv-demo": {"load": "on_demand"}}
+    config = write_config(tmp_path, models, port=0, spare_workers=0, supervisor={"watchdog_poll_secs": 0.2})
+    own = tmp_path / "xdg" / "rustedvino" / "config.json"
+    own.parent.mkdir(parents=True)
+    own.write_bytes(config.rename(tmp_path / "put-aside").read_bytes().replace(b'"models"', b'"../../models"', 1))
+    environment = {"XDG_CONFIG_HOME": str(tmp_path / "xdg"), "RUSTEDVINO_CONFIG": ""}
+    with ServerProcess("--supervise", environment=environment, cwd=tmp_path) as server:
         first = int(server.wait_log(r"the server runs as process (\d+)")[1])
+        assert first != server.pid
+        (tmp_path / "config.json").write_text("{}")
         os.kill(first, signal.SIGKILL)
-        server.wait_log(r"the server ended: signal SIGKILL; it is started again at once")
+        server.wait_log(r"the server ended: signal SIGKILL; it is started again at once \(restart 1 of 5\)")
         printed = server.log.count("\n")
         again = server.wait_log(r"listening on http://127\.0\.0\.1:(\d+)", start=printed - 1)
         assert int(again[1]) == server.port
         server.wait_health()
         assert first not in server.processes()
+        server.stop()  # by SIGTERM to the supervisor; all end, with exit code 0
+    assert "the server has ended: exit code 0" in server.log
+
+
+def test_a_wrong_config_is_not_started_again(tmp_path: Path) -> None:
+    models = {"rv-demo": {"load": "on_demand"}}
+    config = write_config(tmp_path, models, spare_workers=0, supervisor={"watchdog_poll_secs": 0.2})
+    server = ServerProcess("--supervise", "--config", config, "--port", "0", cwd=tmp_path)
+    try:
+        server.start()
+        child = int(server.wait_log(r"the server runs as process (\d+)")[1])
+        config.write_text('{"prot": 1}')
+        os.kill(child, signal.SIGKILL)
+        assert server.wait_exit() == 2
+        assert f"{config}: " in server.log
+        assert "prot" in server.log
+        assert "the server ended by itself with exit code 2" in server.log
+        server.assert_none_left()
+        again = ServerProcess("--supervise", "--config", config, cwd=tmp_path)
+        with pytest.raises(AssertionError, match="did not appear in the log"):
+            again.start()
+        assert again.wait_exit() == 2
+        assert "started again" not in again.log
+    finally:
+        server.kill()

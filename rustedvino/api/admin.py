@@ -4,22 +4,21 @@ ignored would look as if it had been applied."""
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Final
 
 from attrs import frozen
 
 from rustedvino.api.converter import Within, structure
-from rustedvino.api.errors import ApiError, bad_request, printable, shown
+from rustedvino.api.errors import bad_request, printable, shown
 
 __all__ = [
     "AddRequest",
-    "ForceRequest",
     "LoadRequest",
     "PreloadRequest",
     "ResizeRequest",
     "read_add",
-    "read_force",
     "read_load",
     "read_patch",
     "read_preload",
@@ -28,6 +27,7 @@ __all__ = [
 ]
 
 MAX_GB: Final = 2**20
+_NUMBER: Final = re.compile(r"-?\d{1,20}(?:\.\d{1,20})?", re.ASCII)
 _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -40,15 +40,9 @@ class AddRequest:
 
 
 @frozen
-class ForceRequest:
-    """``force`` skips the grace window and may choose busy models."""
-
-    force: bool = False
-
-
-@frozen
 class LoadRequest:
-    """``kv_cache_gb`` replaces the configured pool until the model is unloaded; 0 = sized automatically."""
+    """``force`` skips the grace window and may choose busy models; ``kv_cache_gb`` replaces the configured pool until
+    the model is unloaded; 0 = sized automatically."""
 
     force: bool = False
     kv_cache_gb: Annotated[float, Within(0, MAX_GB)] | None = None
@@ -103,14 +97,16 @@ def read_patch(body: Mapping[str, Any], known: Iterable[str]) -> Mapping[str, An
     return body
 
 
-def read_force(body: Mapping[str, Any], query: Mapping[str, str]) -> ForceRequest:
-    """``force`` from the query or the body. Raises ApiError."""
-    return structure(_with_force(body, query, ["force"]), ForceRequest)
-
-
 def read_load(body: Mapping[str, Any], query: Mapping[str, str]) -> LoadRequest:
-    """``force`` from the query or the body, ``kv_cache_gb`` from the body. Raises ApiError."""
-    return structure(_with_force(body, query, ["force", "kv_cache_gb"]), LoadRequest)
+    """A load, or the preview of one: each field from the query or the body. Raises ApiError."""
+    refuse_unknown(body, _LOAD_READERS)
+    refuse_unknown(query, _LOAD_READERS, "query parameter")
+    fields = dict(body)
+    for name, text in query.items():
+        fields[name] = _LOAD_READERS[name](text)
+        if body.get(name) not in (None, fields[name]):
+            raise bad_request(f"'{name}' is given in the query and, differently, in the body", name)
+    return structure(fields, LoadRequest)
 
 
 def read_resize(body: Mapping[str, Any]) -> ResizeRequest:
@@ -133,19 +129,16 @@ def read_preload(body: Mapping[str, Any]) -> PreloadRequest:
     return wanted
 
 
-def _with_force(body: Mapping[str, Any], query: Mapping[str, str], known: list[str]) -> dict[str, Any]:
-    refuse_unknown(body, known)
-    refuse_unknown(query, ["force"], "query parameter")
-    if "force" not in query:
-        return dict(body)
-    text = query["force"]
+def _flag(text: str) -> bool:
     if text.casefold() not in _FLAGS:
-        raise _bad_flag(text)
-    force = _FLAGS[text.casefold()]
-    if body.get("force") not in (None, force):
-        raise bad_request("'force' is given in the query and, differently, in the body", "force")
-    return {**body, "force": force}
+        raise bad_request(f"'force' must be true or false, but it is {shown(text)}.", "force")
+    return _FLAGS[text.casefold()]
 
 
-def _bad_flag(text: str) -> ApiError:
-    return bad_request(f"'force' must be true or false, but it is {shown(text)}.", "force")
+def _size(text: str) -> float:
+    if not _NUMBER.fullmatch(text):
+        raise bad_request(f"'kv_cache_gb' must be a number, but it is {shown(text)}.", "kv_cache_gb")
+    return float(text)
+
+
+_LOAD_READERS: Final[Mapping[str, Callable[[str], Any]]] = {"force": _flag, "kv_cache_gb": _size}

@@ -25,6 +25,7 @@ __all__ = [
     "internal",
     "invalid_api_key",
     "method_not_allowed",
+    "no_websocket",
     "not_found_model",
     "printable",
     "rate_limited",
@@ -33,6 +34,7 @@ __all__ = [
     "unavailable",
     "unknown_url",
     "unsupported_media_type",
+    "upgrade_required",
 ]
 
 #: Longest `message` of an envelope. A client value never makes an error answer large.
@@ -179,6 +181,18 @@ def not_found_model(model: str, param: str | None = "model") -> ApiError:
 def unknown_url(method: str, path: str) -> ApiError:
     """404: no route has this path."""
     return ApiError(404, f"Unknown request URL: {printable(method)} {printable(path, 200)}.", code="unknown_url")
+
+
+def no_websocket(path: str) -> ApiError:
+    """400: the handshake of a WebSocket on a path of plain requests."""
+    message = f"There is no WebSocket at {printable(path, 200)}; send a plain request."
+    return ApiError(400, message, code="websocket_not_supported")
+
+
+def upgrade_required(path: str) -> ApiError:
+    """426: a plain request on the path of a WebSocket."""
+    message = f"{printable(path, 200)} is a WebSocket; open one with 'Upgrade: websocket'."
+    return ApiError(426, message, code="upgrade_required", headers={"upgrade": "websocket"})
 
 
 def method_not_allowed(method: str, allow: Iterable[str]) -> ApiError:

@@ -426,6 +426,12 @@ GLOBAL: Final = (
         meaning="Lines for people or JSON for machines.",
     ),
     Setting(
+        "log_prompts",
+        FLAG,
+        default=False,
+        meaning="Log the prompt of each generation, with credentials masked. For debugging: prompts are private.",
+    ),
+    Setting(
         "supervisor",
         Group(SUPERVISOR, types.SupervisorSettings, "an object with restart settings"),
         default={},

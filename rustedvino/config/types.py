@@ -176,6 +176,7 @@ class ServerSettings:
     sse_keepalive_secs: float = 15.0
     log_level: LogLevel = "info"
     log_format: LogFormat = "text"
+    log_prompts: bool = False
     supervisor: SupervisorSettings = SupervisorSettings()
 
     @property

@@ -3,7 +3,9 @@
 import re
 from typing import Final, Literal
 
-FaultKind = Literal["bad_input", "capacity", "poisoned_device", "unknown"]
+from rustedvino.worker.out_of_memory import OUT_OF_MEMORY, described, speaks_of_memory
+
+FaultKind = Literal["bad_input", "capacity", "out_of_memory", "poisoned_device", "unknown"]
 
 BAD_INPUT: Final = "bad_input"
 CAPACITY: Final = "capacity"
@@ -21,14 +23,8 @@ _TABLE: Final[tuple[tuple[re.Pattern[str], FaultKind], ...]] = (
         ),
         "poisoned_device",
     ),
-    (
-        re.compile(
-            r"bad_alloc|out of memory|CL_MEM_OBJECT_ALLOCATION_FAILURE|CL_OUT_OF_HOST_MEMORY|Exceeded max size"
-            r"|can ?not allocate memory|insufficient memory",
-            re.IGNORECASE,
-        ),
-        "capacity",
-    ),
+    # One buffer larger than the device allows at all: more free memory does not help.
+    (re.compile(r"Exceeded max size", re.IGNORECASE), "capacity"),
 )
 
 
@@ -45,12 +41,14 @@ def classify(error: BaseException, *, otherwise: FaultKind = "unknown") -> Engin
     """Turn any exception into an EngineFault; ``otherwise`` is the kind of a text that the table does not know."""
     if isinstance(error, EngineFault):
         return error
-    if isinstance(error, MemoryError):
-        return EngineFault("capacity", "out of memory")
     text = str(error).strip() or type(error).__name__
+    if isinstance(error, MemoryError):
+        return EngineFault(OUT_OF_MEMORY, described(_last_line(text)))
     for pattern, kind in _TABLE:
         if pattern.search(text):
             return EngineFault(kind, _last_line(text))
+    if speaks_of_memory(text):
+        return EngineFault(OUT_OF_MEMORY, described(_last_line(text)))
     return EngineFault(otherwise, _last_line(text))
 
 

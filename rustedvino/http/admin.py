@@ -21,8 +21,15 @@ from rustedvino.http.context import context
 from rustedvino.http.replies import error_reply, json_reply
 from rustedvino.hub.admin import Admin
 from rustedvino.hub.admin_errors import AdminRefusal, BadSetting, Cooldown
-from rustedvino.hub.admin_views import ENGINE, completeness, domains_view, model_view, runtime_versions
+from rustedvino.hub.admin_views import (
+    ENGINE,
+    domains_view,
+    model_view,
+    poisoning_view,
+    runtime_versions,
+)
 from rustedvino.hub.config_sync import MODEL_FIELDS
+from rustedvino.hub.model_files import folder_report
 from rustedvino.hub.residency import NoRoom, refusal_details
 
 blueprint: Final = Blueprint("admin", __name__, url_prefix="/v1/admin")
@@ -61,7 +68,7 @@ async def list_models() -> Response:
         "engine": ENGINE,
         **runtime_versions(hub),
         **({} if caller(request).key is None else {"host": server.host_name}),
-        "gpu_poisoned": None,
+        "gpu_poisoned": poisoning_view(hub.poisoned),
         "memory": domains_view(hub),
     }
     return json_reply({"object": "list", "server": about, "models": [model_view(hub, model_id) for model_id, _ in hub]})
@@ -77,11 +84,11 @@ async def add_model() -> Response:
 
 @blueprint.get("/models/completeness")
 async def models_completeness() -> Response:
-    """Which registered models lack files."""
+    """Which registered models lack files, or have some that cannot be used."""
     hub = context().hub
     found = []
     for model_id, model in list(hub):
-        work = partial(completeness, hub.settings.models_dir / model_id, model.actor.settings.kind)
+        work = partial(folder_report, hub.settings.models_dir / model_id, model.actor.settings.kind)
         found.append({"model_id": model_id, **await trio.to_thread.run_sync(work)})
     return json_reply({"complete": all(entry["complete"] for entry in found), "models": found})
 
@@ -115,8 +122,8 @@ async def load_model(model_id: str) -> Response:
 @blueprint.post("/models/<model_id:model_id>/check")
 async def check_model(model_id: str) -> Response:
     """What a load would do now."""
-    wanted = wire.read_force(await _optional_json(), request.args)
-    return json_reply(await _admin().check(model_id, force=wanted.force))
+    wanted = wire.read_load(await _optional_json(), request.args)
+    return json_reply(await _admin().check(model_id, force=wanted.force, kv_cache_gb=wanted.kv_cache_gb))
 
 
 @blueprint.post("/models/<model_id:model_id>/resize")

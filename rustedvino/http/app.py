@@ -9,10 +9,11 @@ from quart.typing import ResponseTypes
 from quart.wrappers.base import BaseRequestWebsocket
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
+from werkzeug.routing.exceptions import WebsocketMismatch
 
 from rustedvino.api import errors as api
 from rustedvino.api.errors import ApiError
-from rustedvino.http import admin, auth, chat, completions, health, keys, models, observability, responses
+from rustedvino.http import admin, auth, chat, completions, health, keys, models, observability, responses, voice
 from rustedvino.http.asgi import BodyTooLarge, HttpConnection
 from rustedvino.http.bodies import MAX_BODY_BYTES
 from rustedvino.http.context import API_VERSION, CONTEXT_KEY, SERVER_NAME, ServerContext
@@ -33,6 +34,7 @@ _BLUEPRINTS: Final = (
     admin.blueprint,
     keys.blueprint,
     observability.blueprint,
+    voice.blueprint,
 )
 
 
@@ -83,6 +85,10 @@ async def _framework_error(error: HTTPException) -> Response:
         return error_reply(api.too_large(f"the request body is larger than {error.max_bytes} bytes"))
     if isinstance(error, NotFound):
         return error_reply(api.unknown_url(asked.method, asked.path))
+    if has_websocket_context() and isinstance(error, (WebsocketMismatch, MethodNotAllowed)):
+        return error_reply(api.no_websocket(asked.path))
+    if isinstance(error, WebsocketMismatch):
+        return error_reply(api.upgrade_required(asked.path))
     if isinstance(error, MethodNotAllowed):
         return error_reply(api.method_not_allowed(asked.method, error.valid_methods or ()))
     status = error.code or 500

@@ -37,6 +37,34 @@ LAST_SEND_BOUND_SECS = 60.0
 Send = Callable[[bytes], Awaitable[None]]
 
 
+class PieceSender:
+    """The `Send` of a reply on our own server: a piece can also be sent from where nobody may wait."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self.last_sent_at = trio.current_time()
+
+    async def __call__(self, data: bytes) -> None:
+        """Send one piece; returns when the kernel has it."""
+        self.last_sent_at = trio.current_time()
+        await self._exchange.send_chunk(data)
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether `now` may be called: the client is there and nothing sent before waits for it."""
+        return self._exchange.is_clear
+
+    def now(self, data: bytes) -> bool:
+        """Send one piece, not empty, without waiting. False: the kernel did not take all of it; `flush` waits for
+        that, and what is sent next stays behind it."""
+        self.last_sent_at = trio.current_time()
+        return self._exchange.send_chunk_now(data)
+
+    async def flush(self) -> None:
+        """Wait until the kernel has all that was sent by `now`."""
+        await self._exchange.flush()
+
+
 class BodyTooLarge(RequestEntityTooLarge):
     """A body over the limit of its route."""
 
@@ -124,7 +152,7 @@ def prepare_app(app: QuartTrio) -> None:
 class HttpConnection(TrioASGIHTTPConnection):
     """One request: a watcher for its body and its disconnect beside the task that answers it."""
 
-    _last_sent_at = 0.0
+    _sender: PieceSender | None = None
     _keepalive_secs = 0.0
     _keepalive = b""
     _watch_scope: trio.CancelScope | None = None
@@ -160,12 +188,17 @@ class HttpConnection(TrioASGIHTTPConnection):
                 await self._send_keepalive()
 
     def _keepalive_at(self) -> float:
-        return self._last_sent_at + self._keepalive_secs if self._keepalive_secs else math.inf
+        if self._sender is None or not self._keepalive_secs:
+            return math.inf
+        return self._sender.last_sent_at + self._keepalive_secs
 
     async def _send_keepalive(self) -> None:
-        self._last_sent_at = trio.current_time()
-        if self._exchange is not None and not self._exchange.send_is_blocked:
-            await self._exchange.send_chunk(self._keepalive)
+        assert self._sender is not None
+        assert self._exchange is not None
+        if self._exchange.send_is_blocked:
+            self._sender.last_sent_at = trio.current_time()
+        else:
+            await self._sender(self._keepalive)
 
     async def _answer(self, request: Request, send: ASGISendCallable) -> None:
         response = await self.app.handle_request(request)
@@ -192,27 +225,19 @@ class HttpConnection(TrioASGIHTTPConnection):
             self._access.complete = True
 
     async def _stream(self, send: ASGISendCallable, reply: StreamingReply) -> None:
-        exchange = self._exchange
-        if exchange is None:
+        if self._exchange is None:
 
             async def send_piece(data: bytes) -> None:
                 await send(_body(data, more=True))
 
-        elif reply.keepalive_secs:
-            send_chunk, now = exchange.send_chunk, trio.current_time
-            self._keepalive, self._keepalive_secs = reply.keepalive, reply.keepalive_secs
-            self._last_sent_at = now()
-            if self._watch_scope is not None:
-                self._watch_scope.deadline = self._keepalive_at()
-
-            async def send_piece(data: bytes) -> None:
-                self._last_sent_at = now()
-                await send_chunk(data)
-
-        else:
-            send_piece = exchange.send_chunk
-        try:
             await reply.produce(send_piece)
+            return
+        self._sender = PieceSender(self._exchange)
+        self._keepalive, self._keepalive_secs = reply.keepalive, reply.keepalive_secs
+        if self._watch_scope is not None:
+            self._watch_scope.deadline = self._keepalive_at()
+        try:
+            await reply.produce(self._sender)
         finally:
             self._keepalive_secs = 0.0
 

@@ -28,6 +28,7 @@ from rustedvino.http.context import ServerContext, context
 from rustedvino.http.errors import from_hub
 from rustedvino.http.generation import Choice, TokenReporter
 from rustedvino.http.leases import Leases, counting_context_errors
+from rustedvino.http.prompts import log_prompt
 from rustedvino.http.replies import json_reply
 from rustedvino.http.request_ids import request_id
 from rustedvino.http.sampling import effective_sampling
@@ -99,7 +100,11 @@ async def prepare(
         plan = generation.plan(
             ids, wanted, sampling, assets, server.settings, param=param, logprobs=wanted.logprobs is not None
         )
-    echoed = (prompt if isinstance(prompt, str) else tokenizer.decode(ids)) if wanted.echo else ""
+    text = ""
+    if wanted.echo or server.settings.log_prompts:
+        text = prompt if isinstance(prompt, str) else tokenizer.decode(ids)
+    log_prompt(server.settings, wanted.model, text)
+    echoed = text if wanted.echo else ""
     return RawPrompt(ids, echoed, plan)
 
 

@@ -64,6 +64,7 @@ class Connection:
     _send_scope: trio.CancelScope | None = field(init=False, default=None)
     _send_lock: trio.Lock = field(init=False, factory=trio.Lock)
     _pending_bytes: int = field(init=False, default=0)
+    _unsent: bytes = field(init=False, default=b"")
     _sends_since_yield: int = field(init=False, default=0)
     _head_began_at: float | None = field(init=False, default=None)
     _request_began_at: float = field(init=False, default=0.0)
@@ -103,11 +104,16 @@ class Connection:
 
     @property
     def buffered_bytes(self) -> int:
-        return self._pending_bytes + self.protocol.body_bytes + self.protocol.read_ahead_bytes
+        return self._pending_bytes + len(self._unsent) + self.protocol.body_bytes + self.protocol.read_ahead_bytes
 
     @property
     def send_is_blocked(self) -> bool:
-        return self._send_scope is not None
+        return self._send_scope is not None or bool(self._unsent)
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the client is there and nothing waits for it to read: the time for `write_now`."""
+        return not (self._broken or self._unsent or self._send_lock.locked())
 
     @property
     def is_broken(self) -> bool:
@@ -348,7 +354,7 @@ class Connection:
         if self._broken:
             await trio.lowlevel.checkpoint()
             return
-        if self._send_lock.locked():
+        if self._unsent or self._send_lock.locked():
             await self._write_rest(data)
             return
         try:
@@ -370,12 +376,38 @@ class Connection:
             self._sends_since_yield = 0
             await trio.lowlevel.checkpoint()
 
+    def write_now(self, data: bytes) -> bool:
+        """Send `data` on a clear connection without waiting. False: some of it is left, for `flush` or the next write.
+
+        Never raises for what a client does. A broken connection takes everything and sends nothing.
+        """
+        if self._broken:
+            return True
+        try:
+            sent = self.sock.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._fail()
+            return True
+        self.bytes_sent += sent
+        if sent == len(data):
+            return True
+        self._unsent = data[sent:]
+        return False
+
+    async def flush(self) -> None:
+        """Send what `write_now` has left, as `write` does."""
+        if self._unsent:
+            await self._write_rest(b"")
+
     async def _write_rest(self, data: bytes) -> None:
-        view = memoryview(data)
         with trio.CancelScope(shield=True) as scope:
             async with self._send_lock:
                 if self._broken:
                     return
+                view = memoryview(self._unsent + data)
+                self._unsent = b""
                 self._send_scope = scope
                 self._pending_bytes = len(view)
                 try:

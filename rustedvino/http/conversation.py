@@ -17,6 +17,7 @@ from rustedvino.http.constraints import check_form, constraint_for
 from rustedvino.http.context import ServerContext
 from rustedvino.http.generation import Choice, TokenReporter
 from rustedvino.http.leases import counting_context_errors
+from rustedvino.http.prompts import log_prompt
 from rustedvino.http.sampling import Sampling, effective_sampling
 from rustedvino.http.vision import Arrange, prepare_vision
 from rustedvino.hub.hub import Model
@@ -113,6 +114,7 @@ async def prepare(chat: ChatRequest, model: Model, assets: TextAssets, server: S
         with counting_context_errors(model, "length"):  # tools and arguments are text too
             generation.refuse_surely_too_long(assets, [assets.tokenizer.marker.unmark(rendered)], "messages")
         request = plan(await encode_rendered(assets.tokenizer, rendered))
+    log_prompt(server.settings, chat.model, assets.tokenizer.marker.unmark(rendered))
     tail = rendered[-_TAIL_CHARS:]
     inside_reasoning = starts_in_reasoning(tail)
     constraint = await constraint_for(chat, model, assets, server.hub, tail, inside_reasoning=inside_reasoning)

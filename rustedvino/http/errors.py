@@ -11,6 +11,7 @@ from rustedvino.hub.errors import (
     NotReady,
     Suspect,
     UnknownModel,
+    UnknownSession,
 )
 
 DEFAULT_RETRY_AFTER_SECS = 1.0
@@ -22,6 +23,8 @@ def from_hub(error: HubError, request_id: str) -> ApiError:
     match error:
         case UnknownModel():
             return ApiError(404, error.message, param="model", code=error.code)
+        case UnknownSession():
+            return ApiError(404, error.message, code=error.code)
         case Busy():
             return api.rate_limited(error.message, retry)
         case NotReady():

@@ -32,6 +32,22 @@ class Exchange:
         """Whether the client has left bytes unread for so long that a send waits for it."""
         return self._connection.send_is_blocked
 
+    @property
+    def is_clear(self) -> bool:
+        """Whether the client is there and has left nothing unread that a send would wait for."""
+        return not self._stream.closed and self._connection.is_clear
+
+    def send_chunk_now(self, data: bytes) -> bool:
+        """Send one piece, not empty, without waiting; only when `is_clear`. False: it leaves with `flush`, or before
+        whatever is sent next."""
+        connection = self._connection
+        framed = connection.protocol.frame_chunk(data)
+        return not framed or connection.write_now(framed)
+
+    async def flush(self) -> None:
+        """Wait until the kernel has what `send_chunk_now` could not send."""
+        await self._connection.flush()
+
     async def send_chunk(self, data: bytes) -> None:
         """Send one piece of a streamed body whose start has been sent.
 

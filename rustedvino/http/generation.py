@@ -12,7 +12,7 @@ from rustedvino.api import errors as api
 from rustedvino.api.results import FinishReason, TokenLogprob, Usage
 from rustedvino.api.sampling import SamplingRequest
 from rustedvino.config.types import ModelKind, ServerSettings
-from rustedvino.http.asgi import Send
+from rustedvino.http.asgi import PieceSender, Send
 from rustedvino.http.sampling import Sampling
 from rustedvino.hub.hub import Model
 from rustedvino.hub.lease import GenerationRequest, Lease, Sequence
@@ -150,7 +150,10 @@ class Choice:
     _reported: int = 0
 
     def advance(self) -> tuple[list[Event], FinishReason | None]:
-        """New events, and the finish reason once there is one. Raises the HubError that ended the sequence."""
+        """New events, and the finish reason once there is one; nothing after that. Raises the HubError that ended the
+        sequence."""
+        if self.ended:
+            return [], None
         sequence, reader = self.sequence, self.reader
         events: list[Event] = []
         tokens = sequence.tokens
@@ -188,45 +191,78 @@ class Choice:
 
 
 def usage(request: GenerationRequest, choices: Iterable[Choice]) -> Usage:
-    """Exact counts: the prompt once, and every generated token up to the end or the stop string."""
+    """Exact counts: the prompt once, and every generated token up to the end or the stop string.
+
+    Tokens of thinking are told of where there are any.
+    """
+    readers = [choice.reader for choice in choices]
     return Usage(
         prompt_tokens=request.prompt_tokens,
-        completion_tokens=sum(choice.reader.tokens_read for choice in choices),
+        completion_tokens=sum(reader.tokens_read for reader in readers),
+        reasoning_tokens=sum(reader.reasoning_tokens for reader in readers) or None,
     )
 
 
 async def stream(
     lease: Lease, choices: list[Choice], write: Callable[[Choice, list[Event], FinishReason | None], bytes], send: Send
 ) -> None:
-    """Send what the choices get as it comes, one send per wake-up and choice, until all have ended.
+    """Send what the choices get as it comes, one send per step and choice, until all have ended.
 
-    A client that lags gets what has gathered meanwhile in one piece. Raises HubError.
+    As long as the client keeps up, pieces are sent within the step that brought their tokens, without waking this
+    task. A client that lags gets what has gathered meanwhile in one piece. Raises HubError.
     """
+    direct = send if isinstance(send, PieceSender) else None
     running = choices
+
+    def news(choice: Choice) -> bytes:
+        events, finish = choice.advance()
+        return write(choice, events, finish) if events or finish is not None else b""
+
+    def send_now() -> bool:
+        assert direct is not None
+        if not direct.is_clear:
+            return False
+        goes_on = True
+        for choice in running:
+            data = news(choice)
+            if data and not direct.now(data):
+                return False
+            goes_on = goes_on and not choice.ended
+        return goes_on
+
     while True:
         for choice in running:
-            events, finish = choice.advance()
-            if events or finish is not None:
-                data = write(choice, events, finish)
-                if data:
-                    await send(data)
+            data = news(choice)
+            if data:
+                await send(data)
         running = [choice for choice in running if not choice.ended]
         if not running:
             return
-        await lease.wait()
+        if direct is None:
+            await lease.wait()
+        else:
+            await lease.wait(send_now)
+            await direct.flush()
 
 
 async def collect(lease: Lease, choices: list[Choice]) -> list[tuple[list[Event], FinishReason]]:
     """The whole answers, in order. Raises HubError."""
     gathered: list[tuple[list[Event], FinishReason]] = [([], "stop") for _ in choices]
     running = choices
-    while True:
+
+    def take() -> bool:
+        goes_on = True
         for choice in running:
             events, finish = choice.advance()
             gathered[choice.index][0].extend(events)
             if finish is not None:
                 gathered[choice.index] = (gathered[choice.index][0], finish)
-        running = [choice for choice in running if not choice.ended]
-        if not running:
-            return gathered
-        await lease.wait()
+            goes_on = goes_on and not choice.ended
+        return goes_on
+
+    while True:
+        if not take():
+            running = [choice for choice in running if not choice.ended]
+            if not running:
+                return gathered
+        await lease.wait(take)

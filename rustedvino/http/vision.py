@@ -27,7 +27,7 @@ from rustedvino.hub.hub import Model
 from rustedvino.hub.lease import GenerationRequest
 from rustedvino.hub.process import WorkerStartError
 from rustedvino.hub.text_assets import TextAssets, encode_raw
-from rustedvino.hub.utility import UtilityTimeout, UtilityWorker
+from rustedvino.hub.utility import UtilityCrashed, UtilityTimeout, UtilityWorker
 from rustedvino.text.image_tags import (
     PromptGuard,
     image_tag,
@@ -170,12 +170,14 @@ async def decode(data: bytes, max_pixels: int, utility: UtilityWorker, param: st
     except BadInput as error:
         raise _bad_image(error.message, param) from error
     except UtilityTimeout as error:
+        if error.starved:
+            raise api.unavailable("worker_restarting", "this machine is too busy to decode", BUSY_RETRY_SECS) from error
         raise _bad_image(f"the image takes longer than {DECODE_SECS:g} s to decode", param) from error
-    except WorkerLost as error:  # after a second try with the same image
+    except UtilityCrashed as error:  # after a second try with the same image
         raise _bad_image("the image cannot be decoded", param) from error
     except trio.TooSlowError as error:
         raise api.rate_limited("too many images are waiting to be decoded", BUSY_RETRY_SECS) from error
-    except WorkerStartError as error:
+    except (WorkerLost, WorkerStartError) as error:
         raise api.unavailable("worker_restarting", "images cannot be decoded now", BUSY_RETRY_SECS) from error
     return decoded
 

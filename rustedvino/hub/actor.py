@@ -3,7 +3,6 @@
 import itertools
 import logging
 import math
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any, Final, Protocol
@@ -14,6 +13,7 @@ from attrs import define, field, frozen
 from rustedvino.config.types import ModelSettings, ServerSettings
 from rustedvino.hub.admission import DeviceQueue, Waiter
 from rustedvino.hub.calls import Call, Calls
+from rustedvino.hub.compile_cache import CompileCache, uses_cache
 from rustedvino.hub.drafts import check_draft_devices, inspect_draft
 from rustedvino.hub.errors import (
     BadInput,
@@ -30,9 +30,11 @@ from rustedvino.hub.errors import (
     WorkerLost,
 )
 from rustedvino.hub.eviction import Refusal, Trigger
+from rustedvino.hub.footprint import KV_POOL_KINDS
 from rustedvino.hub.lease import FINISHES, GenerationRequest, Lease, Sequence
 from rustedvino.hub.memory import ProcessMemory
 from rustedvino.hub.model_files import ModelFiles, ModelProblem
+from rustedvino.hub.poisoning import PoisonRecord
 from rustedvino.hub.pool import batched_tokens, block_size, pool_blocks, whole_blocks
 from rustedvino.hub.process import EndKind, WorkerProcess, WorkerStartError, describe_end, ignore_message
 from rustedvino.hub.residency import NoRoom
@@ -42,6 +44,7 @@ from rustedvino.hub.spares import SparePool
 from rustedvino.hub.states import WITH_WORKER, Event, State, next_state
 from rustedvino.observe.tally import ModelTally, TokenClock, restart_reason
 from rustedvino.observe.watchdog import RunningGeneration
+from rustedvino.worker.out_of_memory import OUT_OF_MEMORY
 from rustedvino.worker.protocol import Message, ProtocolError, encode_frame
 
 log = logging.getLogger(__name__)
@@ -50,6 +53,8 @@ SHUTDOWN_GRACE_SECS: Final = 2.0
 """How long a worker that was told to end may take before it is killed."""
 DEFAULT_RETRY_AFTER_SECS: Final = 2.0
 MAX_RETRY_AFTER_SECS: Final = 60.0
+NO_FAULT_OF_CACHE: Final = ("bad_input", "capacity", OUT_OF_MEMORY)
+"""Kinds of a load's fault that no blob of the compile cache can be the cause of."""
 
 _sequence_numbers = itertools.count(1)
 
@@ -153,12 +158,17 @@ class ModelActor:
     restarts: int = 0
     tally: ModelTally = field(factory=ModelTally)
     schema_limit: NewSchemaLimit = field(factory=NewSchemaLimit)
-    poisoned_at: float | None = None
-    """When a worker last reported that its device was lost to it, in seconds since 1970."""
+    poisoned: PoisonRecord = field(factory=PoisonRecord)
+    """Where devices that a worker lost are recorded; that of the whole server, if there is one."""
+    cache: CompileCache | None = None
     calls: Calls = field(factory=Calls)
     deaths: DeathRecord = field(init=False)
     _sequences: dict[int, tuple[Lease, Sequence]] = field(factory=dict)
+    _untold: dict[Lease, None] = field(factory=dict)
+    """Leases whose readers are not told yet of what they got."""
     _waiters: dict[int, tuple[Waiter, "_Wait"]] = field(factory=dict)
+    _awaiting: int = 0
+    """Requests that need the model loaded before they can be prepared, and wait for that."""
     _blocks_reserved: int = 0
     _worker: WorkerProcess | None = None
     _loaded: dict[str, Any] | None = None
@@ -173,6 +183,8 @@ class ModelActor:
     _cache_usage: float = 0.0
     _step_us: int = 0
     _overhead_us: int = 0
+    _beginning: trio.CancelScope = field(factory=trio.CancelScope)
+    """Around what a load does before its worker is told."""
     _news: trio.Event = field(factory=trio.Event)
     _state_changed: trio.Event = field(factory=trio.Event)
 
@@ -237,12 +249,12 @@ class ModelActor:
     @property
     def wanted_by_requests(self) -> bool:
         """Whether requests wait for the model."""
-        return bool(self._waiters)
+        return bool(self._waiters or self._awaiting)
 
     @property
     def busy(self) -> bool:
         """Whether requests run or wait."""
-        return bool(self._sequences or self._waiters)
+        return bool(self._sequences or self.wanted_by_requests)
 
     def running_generations(self, name: str) -> Iterator[RunningGeneration]:
         """Every sequence in the worker's batch, with its age and its last sign of work."""
@@ -313,7 +325,8 @@ class ModelActor:
     async def lease(self, request: GenerationRequest) -> Lease:
         """Wait for a slot and start the request on the worker.
 
-        The wait ends with Busy after ``admission_queue_timeout_ms``, or with NotReady when the model did not become
+        The wait ends with Busy after ``admission_queue_timeout_ms`` (``device_admission_queue_timeout_ms`` while it is
+        the device's budget that holds it up), or with NotReady when the model did not become
         ready in time (``load_wait_secs`` for a load that this request started or joined). It survives restarts.
         Raises HubError subclasses. Cancellation leaves nothing behind; an admitted lease must be closed.
         """
@@ -334,14 +347,21 @@ class ModelActor:
             except NeverFits:
                 self.tally.own_budget_rejected += 1
                 raise
-        wait = _Wait(request, trio.current_time())
+        now = trio.current_time()
+        loading = self.waits_for_load
+        wait = _Wait(request, now, None if loading else now)
         waiter = Waiter(self, lambda: self._admit(waiter, wait))
         self._waiters[id(waiter)] = (waiter, wait)
-        patience = self.server.load_wait_secs if self.waits_for_load else self._queue_patience_secs
+        patience = self.server.load_wait_secs if loading else self._first_patience_secs
         try:
-            with trio.move_on_after(patience) as wait.scope:
-                self.queue.enter(waiter)
-                await wait.done.wait()
+            self.queue.enter(waiter)
+            while True:
+                with trio.move_on_after(patience) as wait.scope:
+                    await wait.done.wait()
+                    break
+                patience = self._more_patience_secs(wait)
+                if patience <= 0:
+                    break
         except trio.Cancelled:
             if wait.lease is not None:
                 wait.lease.close()
@@ -355,10 +375,7 @@ class ModelActor:
             if self.state is not State.READY:
                 raise self._not_ready()
             self.tally.pool_capacity_rejected += 1
-            raise Busy(
-                f"no slot of {self.model_id!r} was free within {patience:g} s",
-                retry_after_secs=self._wait_estimate_secs(),
-            )
+            raise Busy(self._no_slot_text(), retry_after_secs=self._wait_estimate_secs())
         return wait.lease
 
     async def _load_on_demand(self) -> None:
@@ -375,10 +392,14 @@ class ModelActor:
         await self._load_on_demand()
         self._refuse_if_closed()
         patience = self.server.load_wait_secs if self.waits_for_load else self._queue_patience_secs
-        with trio.move_on_after(patience):
-            await self.wait_state(State.READY, State.FAILED, State.NOT_LOADED, State.GONE)
+        self._awaiting += 1
+        try:
+            with trio.move_on_after(patience):
+                await self.wait_state(State.READY, State.FAILED, State.NOT_LOADED, State.GONE)
+        finally:
+            self._awaiting -= 1
         if self.state is not State.READY:
-            raise self._not_ready()
+            raise self._wait_ended()
 
     async def call(self, method: str, arguments: dict[str, Any]) -> Any:
         """Ask the loaded worker something that is no generation. Raises NotReady and what Calls.make raises."""
@@ -546,10 +567,18 @@ class ModelActor:
             if finish is not None:
                 self._finish(sequence, finish)
                 finished.append((lease, sequence))
-            lease.notify()
+            self._untold[lease] = None
         # Freed after all deltas were taken: an admission may follow from each release.
         for lease, sequence in finished:
             self._release(lease, sequence)
+
+    def _deliver(self) -> None:
+        """Tell those that got something by the steps that arrived together, in one go: a server that is behind sends
+        larger pieces instead of more. Last, for a sink writes to its client here: the worker is served by now."""
+        if self._untold:
+            news, self._untold = self._untold, {}
+            for lease in news:
+                lease.notify()
 
     def _finish(self, sequence: Sequence, finish: str) -> None:
         lease = self._sequences[sequence.number][0]
@@ -605,21 +634,13 @@ class ModelActor:
         self._loaded = self._load_error = None
         with trio.move_on_after(self.server.load_timeout_secs) as scope:
             try:
-                spec = await self._spec()
-                await self._take_worker()
-            except ModelProblem as error:
-                self._fail_load(Event.LOAD_ERROR, str(error))
-                return
-            except NoRoom as error:
-                self._refuse_load(error)
-                return
-            except WorkerStartError as error:
+                spec = await self._begin_load()
+            except (ModelProblem, NoRoom, WorkerStartError) as error:
                 if not self._given_up(number):
-                    self._died(Event.CRASH, str(error))
+                    self._load_not_begun(error)
                 return
             worker = self._worker
-            assert worker is not None
-            if self._given_up(number):
+            if spec is None or worker is None or self._given_up(number):
                 await self._end_worker("the load was cancelled")
                 return
             worker.begin_work(self.server.load_timeout_secs)
@@ -631,15 +652,18 @@ class ModelActor:
                 return
             while not self._load_decided(number, worker):
                 await self._news_or(None)
+            if self.cache is not None and self._loaded is not None:
+                await self.cache.loaded(self.model_id)
             await self._accept_loaded(worker)
         worker = self._worker
+        suspect = self._blames_cache(number, timed_out=scope.cancelled_caught)
         if scope.cancelled_caught:
             await self._end_worker("the load took too long")
             self._fail_load(Event.DEADLINE, f"the load did not end within {self.server.load_timeout_secs:g} s")
         elif self._given_up(number):
             await self._end_worker("the load was cancelled")
-        elif self._load_error is not None and self._load_error[0] == "poisoned_device":
-            await self._end_worker("its device was lost")
+        elif self._load_error is not None and self._load_error[0] in ("poisoned_device", OUT_OF_MEMORY):
+            await self._end_worker("another process may fare better")
             self._died(Event.CRASH, self._load_error[1], kind="exit", fault=self._load_error[0])
         elif self._load_error is not None:
             await self._end_worker("the load failed")
@@ -651,12 +675,41 @@ class ModelActor:
             self.load_secs = trio.current_time() - started
             self.last_error = None
             self._on_trial = False
+            self.deaths.loaded()
             self.loaded_at = trio.current_time()
             log.info("model %s is ready on %s after %.1f s", self.model_id, self.device, self.load_secs)
             self._fire(Event.READY)
             self._welcome_waiting()
         else:
             self._worker_died()
+        if suspect and self.state is State.FAILED:
+            self._retry_at = trio.current_time()  # once more at once, without those blobs
+
+    def _blames_cache(self, number: int, *, timed_out: bool) -> bool:
+        """Whether what a load read from the compile cache may be why it failed. See CompileCache.failed."""
+        worker = self._worker
+        if self.cache is None or worker is None or (self._given_up(number) and not timed_out):
+            return False
+        fault = self._load_error or (None if worker.end is None else worker.end.fault)
+        return (fault is None or fault[0] not in NO_FAULT_OF_CACHE) and self.cache.failed(self.model_id)
+
+    async def _begin_load(self) -> dict[str, Any] | None:
+        """Make room for a load, take a worker, and return what it is to be told; None when the load was given up,
+        which ends all waiting here. Raises ModelProblem, NoRoom, WorkerStartError."""
+        with trio.CancelScope() as self._beginning:
+            spec = await self._spec()
+            await self._take_worker()
+            return spec
+        return None
+
+    def _load_not_begun(self, error: ModelProblem | NoRoom | WorkerStartError) -> None:
+        match error:
+            case NoRoom():
+                self._refuse_load(error)
+            case WorkerStartError():
+                self._died(Event.CRASH, str(error), fault=error.fault)
+            case _:
+                self._fail_load(Event.LOAD_ERROR, str(error))
 
     async def _accept_loaded(self, worker: WorkerProcess) -> None:
         """Let the text side look at a loaded worker."""
@@ -696,8 +749,10 @@ class ModelActor:
             properties["KV_CACHE_PRECISION"] = self.server.kv_cache_precision
         if threads and self.device == "CPU":
             properties["INFERENCE_NUM_THREADS"] = threads
-        if self.server.ov_cache_dir is not None:
-            properties["CACHE_DIR"] = str(self.server.ov_cache_dir)
+        if self.cache is not None and uses_cache(files.kind, self.device):
+            blobs_folder = await self.cache.open(self.model_id)
+            if blobs_folder is not None:
+                properties["CACHE_DIR"] = str(blobs_folder)
         properties |= self.settings.plugin_config
         return {
             "kind": files.kind,
@@ -746,11 +801,11 @@ class ModelActor:
             self._announce()
             self._move(grant.device)
             pool_bytes = grant.kv_pool_bytes
-        if self.device.startswith("NPU"):
-            return 0  # the cache is part of the compiled model
+        if self.device.startswith("NPU") or files.kind not in KV_POOL_KINDS:
+            return 0  # on an NPU the cache is part of the compiled model
         if pool_bytes is None:
             return pool_blocks(files, self.server, self.settings, self.device, draft)
-        return whole_blocks(files, self.server, self.device, pool_bytes, draft)
+        return whole_blocks(files, self.server, self.settings, self.device, pool_bytes, draft)
 
     def _move(self, device: str) -> None:
         """Stand in the line of another device, with all who wait."""
@@ -774,6 +829,7 @@ class ModelActor:
         worker = await self.spares.take()
         worker.label = self.model_id
         worker.handler = self._handle
+        worker.settled = self._deliver
         worker.stall_secs = self.server.worker_stall_secs
         self._worker = worker
         self.schema_limit.worker_changed()
@@ -831,22 +887,29 @@ class ModelActor:
         self, event: Event, text: str, *, kind: EndKind | None = None, fault: str | None = None, tail: str = ""
     ) -> None:
         """The worker is gone: end what ran, keep what waits, decide about a restart. ``kind`` None: it never began;
-        ``fault`` is what it said of its own end."""
+        ``fault`` is that of its end (see WorkerEnd)."""
         now = trio.current_time()
         poisoned = fault == "poisoned_device"
         if poisoned:
-            self.poisoned_at = time.time()
+            self.poisoned.note(self.model_id, self.device)
             log.error("model %s: its worker lost the device %s: %s", self.model_id, self.device, text)
         self.last_error = text
+        lacked_memory = fault == OUT_OF_MEMORY and self.state is State.LOADING
+        if lacked_memory:
+            self.deaths.load_lacked_memory()
         self.deaths.died(now, {lease.request.fingerprint for lease, _ in self._sequences.values()})
         count = self.deaths.count(now)
         # After the window of a failure the model has one trial: a load that dies again ends it.
         exhausted = self.deaths.exhausted(now) or (self._on_trial and self.state is State.LOADING)
         delay = self.deaths.policy.backoff_secs(count)
+        if lacked_memory:  # what others free does not come at once
+            delay = max(delay, self.deaths.policy.backoff_base_secs)
         log.error("the worker of model %s was lost: %s", self.model_id, text)
         self._worker = None
         self._ends += 1
-        if exhausted:
+        if lacked_memory and self.deaths.out_of_memory:
+            self._fail_for_memory(text)
+        elif exhausted:
             self.last_error = f"{count} worker deaths within {self.deaths.policy.window_secs:g} s; the last: {text}"
             if tail:
                 self.last_error += f"\n{tail[-2000:]}"
@@ -867,6 +930,17 @@ class ModelActor:
             )
         )
 
+    def _fail_for_memory(self, text: str) -> None:
+        """No more loads against the same wall. Of a failure like this there is one trial by itself, no second."""
+        on_trial = self._on_trial
+        self._fail_load(
+            Event.OUT_OF_MEMORY,
+            f"{self.deaths.loads_without_memory} loads in a row ran out of memory; the last: {text}. "
+            "Unload other models or give this one a smaller kv_cache_gb, then load it again",
+        )
+        if on_trial:
+            self._retry_at = math.inf
+
     def _fail_load(self, event: Event, text: str) -> None:
         self.last_error = text
         self._retry_at = trio.current_time() + self.deaths.policy.window_secs
@@ -882,7 +956,7 @@ class ModelActor:
         self._lose_running(
             lambda: Unloading(f"{self.model_id!r} was unloaded: {reason}", retry_after_secs=self._reload_secs)
         )
-        if self.state is State.DRAINING or self.state is State.NOT_LOADED:
+        if self.state is State.DRAINING:  # a worker that loads does not listen
             worker.send("shutdown")
             with trio.move_on_after(SHUTDOWN_GRACE_SECS):
                 await worker.ended.wait()
@@ -907,13 +981,43 @@ class ModelActor:
         return self.server.admission_queue_timeout_ms / 1000
 
     @property
+    def _device_patience_secs(self) -> float:
+        return self.server.device_admission_queue_timeout_ms / 1000
+
+    @property
+    def _first_patience_secs(self) -> float:
+        """When a request that waits for a slot first asks which gate holds it up: the model's or the device's."""
+        if self.queue.budget is None:
+            return self._queue_patience_secs
+        return min(self._queue_patience_secs, self._device_patience_secs)
+
+    def _more_patience_secs(self, wait: "_Wait") -> float:
+        """How long a request goes on waiting, by the patience for the gate that holds it up; 0 or less: no longer."""
+        if wait.since is None:
+            return 0.0
+        held_by_device = self.state is State.READY and self.queue.full
+        patience = self._device_patience_secs if held_by_device else self._queue_patience_secs
+        return wait.since + patience - trio.current_time()
+
+    def _no_slot_text(self) -> str:
+        if self.queue.full:
+            return (
+                f"no place on {self.device} was free within {self._device_patience_secs:g} s: "
+                f"its device_budgets allow {self.queue.budget} requests at once"
+            )
+        return f"no slot of {self.model_id!r} was free within {self._queue_patience_secs:g} s"
+
+    @property
     def _reload_secs(self) -> float:
         return self.load_secs or DEFAULT_RETRY_AFTER_SECS
 
     def _welcome_waiting(self) -> None:
         """The model became ready: those who waited for a load now wait for a slot, with a slot's patience."""
-        deadline = trio.current_time() + self._queue_patience_secs
+        now = trio.current_time()
+        deadline = now + self._first_patience_secs
         for waiter, wait in list(self._waiters.values()):
+            if wait.since is None:
+                wait.since = now
             if wait.scope is not None:
                 wait.scope.deadline = min(wait.scope.deadline, deadline)
             try:
@@ -943,7 +1047,7 @@ class ModelActor:
     def _not_ready(self) -> NotReady:
         match self.state:
             case State.FAILED:
-                wait = max(1.0, self._retry_at - trio.current_time())
+                wait = max(1.0, min(self._retry_at - trio.current_time(), self.deaths.policy.window_secs))
                 return NotReady("model_failed", f"{self.model_id!r} failed: {self.last_error}", retry_after_secs=wait)
             case State.DRAINING:
                 return NotReady(
@@ -973,6 +1077,13 @@ class ModelActor:
             case _:
                 return NotReady("model_not_loaded", f"{self.model_id!r} is not loaded", retry_after_secs=None)
 
+    def _wait_ended(self) -> NotReady:
+        """What a request that waited for the model is told when there is no more to wait for."""
+        if self.state is State.NOT_LOADED and self.refusal is None:
+            text = f"{self.model_id!r} was unloaded before it was ready"
+            return NotReady("model_unloading", text, retry_after_secs=self._reload_secs)
+        return self._not_ready()
+
     def _wait_estimate_secs(self) -> float:
         """A guess at when a slot will be free: the queue's length in batches, at the patience of one."""
         batches = 1 + len(self._waiters) // max(1, self.slots)
@@ -990,13 +1101,15 @@ class ModelActor:
             self._loads += 1
             self.refusal = None
         log.info("model %s: %s → %s (%s)", self.model_id, before, after, event)
+        if before is State.LOADING:
+            self._beginning.cancel()
         if before in WITH_WORKER and after not in WITH_WORKER:
             self._cache_usage = 0.0
             if self._worker is None and after is not State.RESTARTING:
                 # Now, not when this model's own task runs next: a new load could be under way by then.
                 self._give_memory_back()
         if after in (State.NOT_LOADED, State.DRAINING, State.FAILED, State.GONE):
-            self._refuse_waiting(self._not_ready)
+            self._refuse_waiting(self._wait_ended)
         self._announce()
         self._tell()
 
@@ -1024,6 +1137,9 @@ class _Wait:
 
     request: GenerationRequest
     requested_at: float
+    """Seconds of trio's clock."""
+    since: float | None
+    """Since when a slot is what it waits for; None while it waits for an on-demand load."""
     done: trio.Event = field(factory=trio.Event)
     lease: Lease | None = None
     error: HubError | None = None

@@ -33,7 +33,7 @@ from rustedvino.hub.errors import HubError, NotReady, UnknownModel
 from rustedvino.hub.eviction import Refusal
 from rustedvino.hub.footprint import KV_POOL_KINDS
 from rustedvino.hub.hub import Hub
-from rustedvino.hub.model_files import ModelProblem, inspect_folder
+from rustedvino.hub.model_files import ModelProblem, WrongKind, inspect_folder
 from rustedvino.hub.pool import whole_blocks
 from rustedvino.hub.residency import NoRoom, plan_details, refusal_details
 from rustedvino.hub.states import State
@@ -89,7 +89,8 @@ class Admin:
         try:
             decision = await self.hub.check(model_id)
         except ModelProblem as error:
-            raise BadSetting("model_id", f"the model cannot be loaded: {error}", "model_unusable") from error
+            setting = "kind" if isinstance(error, WrongKind) else "model_id"
+            raise BadSetting(setting, f"the model cannot be loaded: {error}", "model_unusable") from error
         if isinstance(decision, Refusal) and settings.load == "eager":
             raise NoRoom(decision)
 
@@ -192,12 +193,15 @@ class Admin:
         finally:
             self._loading[model_id] -= 1
 
-    async def check(self, model_id: str, *, force: bool) -> dict[str, Any]:
-        """What a load would do now."""
+    async def check(self, model_id: str, *, force: bool, kv_cache_gb: float | None) -> dict[str, Any]:
+        """What a load would do now, or for a model that is loaded a resize to ``kv_cache_gb``."""
         check_model_id(model_id)
-        state = self.hub.get(model_id).actor.state.value
+        actor = self.hub.get(model_id).actor
+        state = actor.state.value
+        if kv_cache_gb is not None:
+            await self._check_pool(actor, kv_cache_gb)
         try:
-            decision = await self.hub.check(model_id, force=force)
+            decision = await self.hub.check(model_id, force=force, kv_cache_gb=kv_cache_gb)
         except ModelProblem as error:
             raise WrongState(f"{model_id!r} cannot be loaded: {error}", "model_unusable") from error
         if isinstance(decision, Refusal):
@@ -263,7 +267,7 @@ class Admin:
             raise BadSetting("kv_cache_gb", f"a model of kind {files.kind} has no KV pool")
         if kv_cache_gb:
             try:
-                whole_blocks(files, self.hub.settings, actor.device, gb_to_bytes(kv_cache_gb))
+                whole_blocks(files, self.hub.settings, actor.settings, actor.device, gb_to_bytes(kv_cache_gb))
             except ModelProblem as error:
                 raise BadSetting("kv_cache_gb", str(error)) from error
 

@@ -1,19 +1,22 @@
 """What an administrator sees of the hub: models, memory, files, as JSON values. Sizes are in bytes."""
 
 from collections.abc import Mapping
-from pathlib import Path
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import attrs
 import trio
 
 from rustedvino.config.load import dump_settings
-from rustedvino.config.types import ModelKind, ModelSettings
+from rustedvino.config.types import ModelKind, ModelSettings, RealtimeDefaults
 from rustedvino.hub.actor import ModelActor
 from rustedvino.hub.hub import Hub
+from rustedvino.hub.kv_pressure import used_percent
 from rustedvino.hub.ledger import Reservation
-from rustedvino.hub.model_files import ModelProblem, inspect_folder, missing_files
+from rustedvino.hub.poisoning import PoisonRecord
+from rustedvino.hub.pool import cache_precisions
 from rustedvino.hub.states import WITH_WORKER, State
+from rustedvino.hub.voice_sessions import VoiceSession
 
 ENGINE: Final = "openvino_genai"
 _DEFAULTS: Final = dump_settings(ModelSettings())
@@ -43,6 +46,7 @@ def model_view(hub: Hub, model_id: str) -> dict[str, Any]:
         "settings": changed_settings(settings),
         "memory": _memory(hub, actor),
         "kv_cache": _kv_cache(hub, actor),
+        "kv_pressure": _kv_pressure(hub, actor, now),
         "running": figures.running,
         "waiting": figures.waiting,
         "idle_secs": _age(now, max(actor.last_used, actor.loaded_at)) if actor.state in WITH_WORKER else None,
@@ -82,25 +86,64 @@ def domains_view(hub: Hub) -> dict[str, Any] | None:
     }
 
 
+def voice_pin_view(hub: Hub) -> dict[str, Any]:
+    """The models of ``realtime_defaults``, by role: None where none is named. ``ready``: all that are named are."""
+    defaults = hub.settings.realtime_defaults
+    models: dict[str, dict[str, Any] | None] = {
+        role: None if model_id is None else _pinned(hub, model_id)
+        for role, model_id in attrs.asdict(defaults or RealtimeDefaults()).items()
+    }
+    named = [entry for entry in models.values() if entry is not None]
+    return {
+        "configured": defaults is not None,
+        "ready": bool(named) and all(entry["state"] == State.READY.value for entry in named),
+        "models": models,
+    }
+
+
+def _pinned(hub: Hub, model_id: str) -> dict[str, Any]:
+    model = dict(hub).get(model_id)
+    if model is None:
+        return {"model_id": model_id, "registered": False, "kind": None, "state": None, "pinned": None, "device": None}
+    actor = model.actor
+    return {
+        "model_id": model_id,
+        "registered": True,
+        "kind": model_kind(actor),
+        "state": actor.state.value,
+        "pinned": actor.settings.pinned,
+        "device": actor.device,
+    }
+
+
+def session_view(session: VoiceSession) -> dict[str, Any]:
+    """One open voice session now."""
+    return {
+        "session_id": session.session_id,
+        "opened_at": iso_time(session.opened_at),
+        "age_secs": round(session.age_secs, 3),
+        **session.describe(),
+    }
+
+
+def poisoning_view(record: PoisonRecord) -> dict[str, Any] | None:
+    """The last loss of a device, and how many there were; None when there was none."""
+    last = record.last
+    if last is None:
+        return None
+    return {"device": last.device, "model": last.model_id, "time": iso_time(last.at), "count": record.count}
+
+
+def iso_time(seconds: float) -> str:
+    """A time since 1970 in UTC, with milliseconds: ``2026-03-01T12:00:00.000Z``."""
+    return f"{datetime.fromtimestamp(seconds, UTC).isoformat(timespec='milliseconds').removesuffix('+00:00')}Z"
+
+
 def runtime_versions(hub: Hub) -> dict[str, str | None]:
     """Versions of the runtime as a worker that is alive now reports them; None where there is none."""
     workers = [worker for _, model in hub if (worker := model.actor.worker) is not None]
     facts: Mapping[str, Any] = next((worker.facts for worker in [*workers, *hub.spares.idle()] if worker.facts), {})
     return {"openvino_version": facts.get("openvino"), "engine_version": facts.get("openvino_genai")}
-
-
-def completeness(folder: Path, kind: ModelKind | None) -> dict[str, Any]:
-    """Whether a model's files are all there and can be read. Reads files: call it in a thread."""
-    try:
-        files = inspect_folder(folder, kind)
-    except ModelProblem as error:
-        return {
-            "complete": False,
-            "kind": kind,
-            "missing": missing_files(folder, kind) if kind is not None else [],
-            "problem": str(error),
-        }
-    return {"complete": True, "kind": files.kind, "missing": [], "problem": None}
 
 
 def _memory(hub: Hub, actor: ModelActor) -> dict[str, Any] | None:
@@ -123,14 +166,30 @@ def _kv_cache(hub: Hub, actor: ModelActor) -> dict[str, Any] | None:
     if actor.state not in (State.READY, State.DRAINING) or not actor.blocks_total:
         return None
     figures = actor.statistics()
+    used = used_percent(actor)
     size = int(actor.facts["block_size"])
     shape = None if actor.files is None else actor.files.kv_shape
-    block_bytes = None if shape is None else shape.block_bytes(size, hub.settings.kv_cache_precision)
+    block_bytes = None if shape is None else shape.block_bytes(size, *cache_precisions(hub.settings, actor.settings))
     return {
         "pool_tokens": figures.blocks_total * size,
         "pool_bytes": None if block_bytes is None else figures.blocks_total * block_bytes,
         "reserved_tokens": figures.blocks_reserved * size,
-        "used_percent": round(figures.cache_usage_percent, 3),
+        "used_percent": None if used is None else round(used, 3),
+        "usage_supported": used is not None,
+    }
+
+
+def _kv_pressure(hub: Hub, actor: ModelActor, now: float) -> dict[str, Any] | None:
+    """What the monitor found at its last look; None when it is off or does not look at this model."""
+    if hub.kv_pressure is None or actor.state is not State.READY or used_percent(actor) is None:
+        return None
+    pressure = hub.kv_pressure.pressure(actor)
+    if pressure is None:
+        return {"flagged": False, "above_threshold_secs": None, "flagged_secs": None}
+    return {
+        "flagged": pressure.flagged_at is not None,
+        "above_threshold_secs": round(now - pressure.above_since, 3),
+        "flagged_secs": None if pressure.flagged_at is None else round(now - pressure.flagged_at, 3),
     }
 
 

@@ -45,6 +45,11 @@ class DeviceQueue:
     _waiters: deque[Waiter] = field(factory=deque)
     _pumping: bool = False
 
+    @property
+    def full(self) -> bool:
+        """Whether the budget is used up, so that nobody may go, whatever the models have free."""
+        return self.budget is not None and self.in_flight >= self.budget
+
     def waiting(self, target: Target) -> int:
         """How many requests wait for that model."""
         return sum(1 for waiter in self._waiters if waiter.target is target)
@@ -78,7 +83,7 @@ class DeviceQueue:
             self._pumping = False
 
     def _admit_one(self) -> bool:
-        if self.budget is not None and self.in_flight >= self.budget:
+        if self.full:
             return False
         passed: dict[int, list[Waiter]] = {}
         for waiter in self._waiters:

@@ -20,6 +20,12 @@ class UnknownModel(HubError):
     code = "model_not_found"
 
 
+class UnknownSession(HubError):
+    """No voice session of that id is open: it has ended, or never was."""
+
+    code = "session_not_found"
+
+
 class Busy(HubError):
     """The waiting line is full, or the wait ended before a slot was free: try again later."""
 

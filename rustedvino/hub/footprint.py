@@ -17,7 +17,7 @@ from attrs import evolve, frozen
 from rustedvino.config.types import ModelKind, ModelSettings, ServerSettings, gb_to_bytes
 from rustedvino.hub.inventory import SYSTEM_RAM, Device, Inventory
 from rustedvino.hub.model_files import ModelFiles
-from rustedvino.hub.pool import CPU_SHARE_OF_BUDGET, DEFAULT_CONTEXT_TOKENS, block_size
+from rustedvino.hub.pool import CPU_SHARE_OF_BUDGET, DEFAULT_CONTEXT_TOKENS, block_size, cache_precisions
 
 _MB: Final = 2**20
 
@@ -130,6 +130,6 @@ def _pool_range(
     else:
         tokens = block_size(device.name)
         blocks = server.max_running_seqs * -(-(files.context_tokens or DEFAULT_CONTEXT_TOKENS) // tokens)
-        most = blocks * files.kv_shape.block_bytes(tokens, server.kv_cache_precision)
+        most = blocks * files.kv_shape.block_bytes(tokens, *cache_precisions(server, model))
     most = min([most, *caps])
     return min(least, most), most

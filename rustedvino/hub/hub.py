@@ -13,12 +13,15 @@ from rustedvino.hub import memory
 from rustedvino.hub.actor import Grant, ModelActor
 from rustedvino.hub.admission import DeviceQueue
 from rustedvino.hub.calls import Calls
+from rustedvino.hub.compile_cache import CompileCache, Usage
 from rustedvino.hub.errors import HubError, NotReady, UnknownModel
 from rustedvino.hub.eviction import LoadPlan, LoadRequest, Refusal, Resident
 from rustedvino.hub.footprint import KV_POOL_KINDS, SPARE_WORKER_BYTES, UTILITY_WORKER_BYTES
 from rustedvino.hub.inventory import SYSTEM_RAM, Inventory, UnknownDevice, from_facts, missing_devices
+from rustedvino.hub.kv_pressure import KvPressureMonitor, pool_bytes, used_percent
 from rustedvino.hub.ledger import open_ledger
 from rustedvino.hub.model_files import ModelFiles, ModelProblem, inspect_folder
+from rustedvino.hub.poisoning import PoisonRecord
 from rustedvino.hub.process import WorkerProcess, WorkerStartError
 from rustedvino.hub.residency import NoRoom, Residency, Wish
 from rustedvino.hub.runtime_tokenizer import RuntimeTokenizer
@@ -27,6 +30,7 @@ from rustedvino.hub.spares import SparePool
 from rustedvino.hub.states import WITH_WORKER, State
 from rustedvino.hub.text_assets import TextAssets, TextModel
 from rustedvino.hub.utility import UtilityWorker
+from rustedvino.hub.voice_sessions import VoiceSessions
 from rustedvino.observe.metrics import MemorySnapshot, Metrics, ModelSnapshot, ServerSnapshot
 from rustedvino.observe.watchdog import RunningGeneration
 
@@ -78,6 +82,12 @@ class Hub:
     residency: Residency = field(init=False)
     prover: ConstraintProver = field(init=False)
     metrics: Metrics = field(init=False)
+    kv_pressure: KvPressureMonitor | None = field(init=False)
+    """None when the monitor is off."""
+    cache: CompileCache | None = field(init=False)
+    """None without ``ov_cache_dir``."""
+    voice_sessions: VoiceSessions = field(factory=VoiceSessions, init=False)
+    poisoned: PoisonRecord = field(factory=PoisonRecord, init=False)
     _models: dict[str, Model] = field(factory=dict)
     _queues: dict[str, DeviceQueue] = field(factory=dict)
     _actors: trio.Nursery = field(init=False)
@@ -88,6 +98,10 @@ class Hub:
 
     def __attrs_post_init__(self) -> None:
         self.metrics = Metrics(self)
+        self.cache = CompileCache.from_settings(self.settings, self._cache_usage, self._cache_pruned)
+        self.kv_pressure = KvPressureMonitor.from_settings(
+            self.settings, lambda: (model.actor for model in self._models.values())
+        )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run everything until cancelled."""
@@ -107,6 +121,10 @@ class Hub:
                 actors.start_soon(self._take_inventory)
                 self._start_models()
                 actors.start_soon(self._keep_house)
+                if self.cache is not None:
+                    actors.start_soon(self.cache.run)
+                if self.kv_pressure is not None:
+                    actors.start_soon(self.kv_pressure.run)
                 task_status.started()
                 await trio.sleep_forever()
 
@@ -136,6 +154,8 @@ class Hub:
         await actor.wait_unloaded()
         self._models.pop(model_id, None)
         self.metrics.forget(model_id)
+        if self.cache is not None:
+            self.cache.forget(model_id)
 
     def update(self, model_id: str, settings: ModelSettings) -> None:
         """Replace a model's settings. What is asked for per request or per eviction acts at once, the rest at the
@@ -201,20 +221,24 @@ class Hub:
         await self.load(model_id, kv_cache_gb=kv_cache_gb)
 
     def abort(self, reason: str) -> None:
-        """End every request on every model now."""
+        """End every request on every model now, and every load under way: who waits for one is told."""
         for model in self._models.values():
             model.actor.abort(reason)
+            if model.actor.state in (State.LOADING, State.RESTARTING):
+                model.actor.unload(0)
 
     # What is shown.
 
     def snapshot(self) -> ServerSnapshot:
         """What gauges show now (see metrics.MetricsSource)."""
         models = tuple(self._model_snapshot(model_id, model.actor) for model_id, model in self._models.items())
+        cache_bytes = None if self.cache is None else self.cache.total_bytes
         if not self._inventoried.is_set():
-            return ServerSnapshot(models=models)
+            return ServerSnapshot(models=models, ov_cache_bytes=cache_bytes)
         view = self.residency.ledger.view()
         return ServerSnapshot(
             models=models,
+            ov_cache_bytes=cache_bytes,
             memory=tuple(
                 MemorySnapshot(
                     label="domain", name=domain.domain, total_bytes=domain.budget_bytes, used_bytes=domain.used_bytes
@@ -230,7 +254,7 @@ class Hub:
         if self._inventoried.is_set() and (reservation := self.residency.ledger.get(model_id)) is not None:
             charges = reservation.charges
         gpu = [size for domain, size in (charges or {}).items() if domain != SYSTEM_RAM]
-        pool_bytes = actor.facts.get("kv_cache_bytes") if loaded else None
+        pressure = None if self.kv_pressure is None else self.kv_pressure.pressure(actor)
         return ModelSnapshot(
             model=model_id,
             device=actor.device,
@@ -245,8 +269,9 @@ class Hub:
             memory_bytes=None if actor.memory is None else actor.memory.held_bytes,
             process_gpu_bytes=actor.gpu_bytes,
             estimate_bytes=sum(gpu) if gpu else None,
-            kv_pool_bytes=pool_bytes if isinstance(pool_bytes, int) else None,
-            kv_usage_percent=statistics.cache_usage_percent if loaded and pool_bytes else None,
+            kv_pool_bytes=pool_bytes(actor),
+            kv_usage_percent=used_percent(actor),
+            kv_pressure_flagged=pressure is not None and pressure.flagged_at is not None,
         )
 
     def running(self) -> Iterator[RunningGeneration]:
@@ -274,6 +299,8 @@ class Hub:
     def release(self, actor: ModelActor) -> None:
         """An actor's process has been reaped."""
         self.residency.release(actor.model_id)
+        if self.cache is not None:
+            self.cache.nudge()
 
     def changed(self) -> None:
         """Some model changed its state or became idle."""
@@ -288,7 +315,10 @@ class Hub:
         if actor.trigger != "on_demand":
             return await self.residency.acquire(wish)
         if isinstance(plan := self._planned(wish), LoadPlan) and not plan.victims:
-            return await self.residency.acquire(wish)
+            try:
+                return await self.residency.acquire(wish)
+            except NoRoom as error:  # another load was planned at the same moment, and came first
+                log.debug("model %s: %s", actor.model_id, error)
         async with self._line:
             deadline = trio.current_time() + self.settings.load_wait_secs
             while True:
@@ -327,10 +357,27 @@ class Hub:
             gate=self,
             queue_of=self._queue,
             tally=self.metrics.model(model_id),
+            poisoned=self.poisoned,
+            cache=self.cache,
         )
         model = self._models[model_id] = Model(actor, text)
         self._actors.start_soon(actor.run)
         return model
+
+    def _cache_usage(self) -> Usage:
+        """Which models the compile cache has to spare. See CompileCache."""
+        return Usage(
+            registered=frozenset(self._models),
+            in_use=frozenset(
+                model_id
+                for model_id, model in self._models.items()
+                if model.actor.worker is not None or model.actor.state in _RESIDENT_STATES
+            ),
+        )
+
+    def _cache_pruned(self, files: int, size: int) -> None:
+        self.metrics.ov_cache_pruned_files += files
+        self.metrics.ov_cache_pruned_bytes += size
 
     def _queue(self, device: str) -> DeviceQueue:
         if device not in self._queues:

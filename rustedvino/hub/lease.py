@@ -15,6 +15,9 @@ Finish = Literal["stop", "length"]
 FINISHES: Final = frozenset({"stop", "length"})
 MAX_TOKEN_ID: Final = 2**31 - 1
 
+Sink = Callable[[], bool]
+"""Deals with the news of a lease without waiting; False: its reader must go on."""
+
 
 @frozen(kw_only=True)
 class GenerationRequest:
@@ -88,16 +91,38 @@ class Lease:
     requested_at: float = 0.0
     admitted_at: float = 0.0
     _changed: bool = False
+    _sink: Sink | None = None
+    _sink_error: Exception | None = None
     _lot: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)
 
-    async def wait(self) -> None:
-        """Sleep until a sequence got tokens or ended since the last call. Returns at once if one already has."""
+    async def wait(self, sink: Sink | None = None) -> None:
+        """Sleep until a sequence got tokens or ended since the last call. Returns at once if one already has.
+
+        With a ``sink`` the reader lends what it owns, such as its client's socket, for the time of its sleep: the
+        sink is called within whatever brings the news, and sleep goes on while it returns True. It is never called
+        again once the reader has been woken, and what it raises is raised here.
+        """
         if not self._changed:
-            await self._lot.park()
+            self._sink = sink
+            try:
+                await self._lot.park()
+            finally:
+                self._sink = None
         self._changed = False
+        error, self._sink_error = self._sink_error, None
+        if error is not None:
+            raise error
 
     def notify(self) -> None:
-        """Wake the reader."""
+        """There is news: it goes to the reader's sink, or wakes the reader. Never waits, never raises."""
+        sink, self._sink = self._sink, None  # it may cancel a sequence, and so come here again
+        if sink is not None:
+            try:
+                if sink() and not self._changed:
+                    self._sink = sink
+                    return
+            except Exception as error:
+                self._sink_error = error
         self._changed = True
         self._lot.unpark()
 

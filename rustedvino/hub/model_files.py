@@ -1,6 +1,5 @@
 """What the files of a model folder say, read without the runtime."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -8,13 +7,17 @@ from typing import Any, Final
 from attrs import field, frozen
 
 from rustedvino.config.types import ModelKind
+from rustedvino.hub.model_completeness import IncompleteModel, file_problems
+from rustedvino.hub.model_evidence import Evidence, piper_voices
+from rustedvino.hub.model_json import ModelProblem, WrongKind, read_json
+from rustedvino.hub.model_kinds import detect
 
-MAX_JSON_BYTES: Final = 64 * 1024 * 1024
 MAX_TOKEN_ID: Final = 2**31 - 1
 
 
-class ModelProblem(Exception):
-    """The folder does not hold a model that can be loaded; the text says what is wrong and with which file."""
+# Others count as 16: asked for u4 values, the runtime may allocate 16 bits (seen with 2026.4.1 on the CPU).
+_CACHE_BITS: Final = {"u8": 8, "i8": 8, "f32": 32}
+_LEAST_FLOAT_BITS: Final = 16
 
 
 @frozen(kw_only=True)
@@ -25,21 +28,21 @@ class KvShape:
     heads: int
     head_dim: int
 
-    def block_bytes(self, block_size: int, precision: str) -> int:
-        """Bytes of one block of ``block_size`` tokens.
+    def block_bytes(self, block_size: int, keys: str, values: str | None = None) -> int:
+        """Bytes of one block of ``block_size`` tokens whose keys and values have these types, alike by default.
 
-        u8 keeps, for each head, scale and zero point as f32: per channel for keys, per token for values
-        (OpenVINO CPU plugin; equals what the runtime reports for the models at hand). "" is the plugin's default,
-        taken as 16 bit.
+        Integer types keep, for each head, scale and zero point as f32: per channel for keys, per token for values
+        (OpenVINO CPU plugin; for u8 it equals what the runtime reports for the models at hand). "" is the plugin's
+        default, taken as 16 bit.
         """
         per_head = block_size * self.head_dim
-        if precision == "u8":
-            keys = per_head + self.head_dim * 8
-            values = per_head + block_size * 8
-        else:
-            width = 4 if precision == "f32" else 2
-            keys = values = per_head * width
-        return self.layers * self.heads * (keys + values)
+        size = _cache_bytes(per_head, keys, self.head_dim) + _cache_bytes(per_head, values or keys, block_size)
+        return self.layers * self.heads * size
+
+
+def _cache_bytes(numbers: int, precision: str, groups: int) -> int:
+    bits = _CACHE_BITS.get(precision, 16)
+    return numbers * bits // 8 + (groups * 8 if bits < _LEAST_FLOAT_BITS else 0)
 
 
 @frozen(kw_only=True)
@@ -58,62 +61,6 @@ class ModelFiles:
     created: int
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object. Raises ModelProblem naming the file."""
-    try:
-        if path.stat().st_size > MAX_JSON_BYTES:
-            raise ModelProblem(f"{path.name} is larger than {MAX_JSON_BYTES} bytes")
-        value = json.loads(path.read_bytes().decode("utf-8-sig"))
-    except FileNotFoundError as error:
-        raise ModelProblem(f"{path.name} is missing") from error
-    except OSError as error:
-        raise ModelProblem(f"{path.name} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise ModelProblem(f"{path.name} is not valid JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ModelProblem(f"{path.name} is not a JSON object")
-    return value
-
-
-def missing_files(folder: Path, kind: ModelKind) -> list[str]:
-    """Names of the files that a model of this kind needs and ``folder`` lacks."""
-    needed = {
-        "text_gen": ("openvino_model.xml", "openvino_model.bin"),
-        "decision": ("openvino_model.xml", "openvino_model.bin"),
-        "embedding": ("openvino_model.xml", "openvino_model.bin"),
-        "reranking": ("openvino_model.xml", "openvino_model.bin"),
-        "vision": ("openvino_language_model.xml", "openvino_language_model.bin"),
-        "stt": ("openvino_encoder_model.xml", "openvino_decoder_model.xml"),
-    }.get(kind, ())
-    missing = [name for name in needed if not (folder / name).is_file()]
-    if kind in ("text_gen", "vision", "decision") and not (
-        (folder / "tokenizer.json").is_file() or (folder / "openvino_tokenizer.xml").is_file()
-    ):
-        missing.append("tokenizer.json (or openvino_tokenizer.xml)")
-    return missing
-
-
-def detect_kind(folder: Path, config: Mapping[str, Any]) -> ModelKind:
-    """The kind of a model from its files. Raises ModelProblem when nothing fits."""
-    if (folder / "model_index.json").is_file():
-        return "image_gen"
-    if (folder / "openvino_language_model.xml").is_file():
-        return "vision"
-    if any(folder.glob("*.onnx.json")) or (folder / "openvino_vocoder.xml").is_file():
-        return "tts"
-    if (folder / "openvino_encoder_model.xml").is_file():
-        return "stt"
-    named = config.get("architectures")
-    architectures = " ".join(str(name) for name in named) if isinstance(named, list) else ""
-    if "SequenceClassification" in architectures:
-        return "reranking"
-    if "ForCausalLM" in architectures:
-        return "text_gen"
-    if architectures and ("Model" in architectures or "MaskedLM" in architectures):
-        return "embedding"
-    raise ModelProblem("the kind of the model cannot be told from its files; set `kind`")
-
-
 def inspect_folder(folder: Path, kind: ModelKind | None = None) -> ModelFiles:
     """Read a model folder; ``kind`` is the configured one. Raises ModelProblem with every missing file at once."""
     try:
@@ -125,27 +72,54 @@ def inspect_folder(folder: Path, kind: ModelKind | None = None) -> ModelFiles:
 def _inspect(folder: Path, kind: ModelKind | None) -> ModelFiles:
     if not folder.is_dir():
         raise ModelProblem(f"the folder {folder.name!r} does not exist in models_dir")
-    diffusion = (folder / "model_index.json").is_file()
-    config = read_json(folder / ("model_index.json" if diffusion else "config.json"))
-    kind = kind or detect_kind(folder, config)
-    missing = missing_files(folder, kind)
-    if missing:
-        raise ModelProblem(f"missing from {folder.name}: {', '.join(missing)}")
+    evidence = Evidence(folder)
+    detected = detect(evidence, kind)
+    problems = file_problems(evidence, detected)
+    if problems:
+        raise IncompleteModel(folder, detected.kind, problems)
+    config = evidence.config if evidence.config is not None else evidence.json("model_index.json") or {}
     language = config.get("text_config")
     text = language if isinstance(language, dict) else config
-    generation = read_json(folder / "generation_config.json") if (folder / "generation_config.json").exists() else {}
+    generation = evidence.json("generation_config.json") or {}
+    voices = [voice.with_suffix("") for voice in piper_voices(folder)]
+    family = "unknown" if detected.form is None else detected.form.family
     return ModelFiles(
         folder=folder,
-        kind=kind,
-        family=str(config.get("model_type") or config.get("_class_name") or "unknown"),
+        kind=detected.kind,
+        family=str(config.get("model_type") or config.get("_class_name") or family),
         context_tokens=_context_tokens(folder, text),
         vocab_size=_positive(text, "vocab_size"),
         eos_token_ids=_eos(generation, text, config),
         generation=generation,
         kv_shape=_kv_shape(text),
-        weights_bytes=sum(path.stat().st_size for path in folder.glob("**/*.bin")),
-        created=int((folder / "config.json").stat().st_mtime) if (folder / "config.json").exists() else 0,
+        weights_bytes=sum(path.stat().st_size for path in [*folder.glob("**/*.bin"), *voices]),
+        created=int(_described_at(folder)),
     )
+
+
+def _described_at(folder: Path) -> float:
+    """When the file that describes the model was written, in seconds since 1970."""
+    named = [path for name in ("config.json", "model_index.json") if (path := folder / name).is_file()]
+    return [*named, *piper_voices(folder), folder][0].stat().st_mtime
+
+
+def folder_report(folder: Path, kind: ModelKind | None) -> dict[str, Any]:
+    """Whether a model's files are all there and can be used, as JSON values. Reads files: call it in a thread.
+
+    ``missing`` has the names of all that is wrong, ``files`` their reasons too; ``problem`` is the whole in words.
+    """
+    try:
+        files = inspect_folder(folder, kind)
+    except ModelProblem as error:
+        wrong = error.files if isinstance(error, IncompleteModel) else []
+        return {
+            "complete": False,
+            "kind": error.kind if isinstance(error, IncompleteModel) else kind,
+            "missing": [each.file for each in wrong],
+            "files": [{"file": each.file, "reason": each.reason} for each in wrong],
+            "problem": str(error),
+        }
+    return {"complete": True, "kind": files.kind, "missing": [], "files": [], "problem": None}
 
 
 def _positive(config: Mapping[str, Any], *names: str) -> int | None:
@@ -188,3 +162,6 @@ def _kv_shape(text: Mapping[str, Any]) -> KvShape | None:
         return None
     heads = _positive(text, "num_key_value_heads", "num_kv_heads", "multi_query_group_num") or queries
     return KvShape(layers=layers, heads=heads, head_dim=head_dim)
+
+
+__all__ = ["KvShape", "ModelFiles", "ModelProblem", "WrongKind", "folder_report", "inspect_folder", "read_json"]

@@ -15,6 +15,14 @@ DEFAULT_CONTEXT_TOKENS: Final = 4096
 """Used to size the pool of a model that does not say its context length."""
 
 
+def cache_precisions(server: ServerSettings, model: ModelSettings) -> tuple[str, str]:
+    """Types of keys and values in a model's KV pool: what its ``plugin_config`` says, else the global setting."""
+    both = model.plugin_config.get("KV_CACHE_PRECISION", server.kv_cache_precision)
+    names = (model.plugin_config.get(name, both) for name in ("KEY_CACHE_PRECISION", "VALUE_CACHE_PRECISION"))
+    keys, values = (str(name).lower() for name in names)
+    return keys, values
+
+
 def block_size(device: str) -> int:
     """Tokens per KV block on a device, as the runtime's attention kernels have it."""
     return BLOCK_SIZE_GPU if device.startswith("GPU") else BLOCK_SIZE_CPU
@@ -47,18 +55,23 @@ def pool_blocks(
         size = block_size(device)
         context = files.context_tokens or DEFAULT_CONTEXT_TOKENS
         budget = gb_to_bytes(server.total_vram_gb) if server.total_vram_gb else system_ram_bytes()
-        wanted = server.max_running_seqs * -(-context // size) * _block_bytes(files, server, device, draft)
+        wanted = server.max_running_seqs * -(-context // size) * _block_bytes(files, server, model, device, draft)
         pool_bytes = min(wanted, int(budget * CPU_SHARE_OF_BUDGET))
     if server.cache_size_gb:
         pool_bytes = min(pool_bytes, gb_to_bytes(server.cache_size_gb))
-    return whole_blocks(files, server, device, pool_bytes, draft)
+    return whole_blocks(files, server, model, device, pool_bytes, draft)
 
 
 def whole_blocks(
-    files: ModelFiles, server: ServerSettings, device: str, pool_bytes: int, draft: ModelFiles | None = None
+    files: ModelFiles,
+    server: ServerSettings,
+    model: ModelSettings,
+    device: str,
+    pool_bytes: int,
+    draft: ModelFiles | None = None,
 ) -> int:
     """Blocks in a pool of so many bytes, the draft's included. Raises ModelProblem for one too small to work with."""
-    blocks = pool_bytes // _block_bytes(files, server, device, draft)
+    blocks = pool_bytes // _block_bytes(files, server, model, device, draft)
     if blocks < MIN_BLOCKS:
         raise ModelProblem(
             f"a KV pool of {pool_bytes} bytes has only {blocks} blocks of {block_size(device)} tokens; "
@@ -67,11 +80,13 @@ def whole_blocks(
     return blocks
 
 
-def _block_bytes(files: ModelFiles, server: ServerSettings, device: str, draft: ModelFiles | None) -> int:
+def _block_bytes(
+    files: ModelFiles, server: ServerSettings, model: ModelSettings, device: str, draft: ModelFiles | None
+) -> int:
     shapes = [files.kv_shape] if draft is None else [files.kv_shape, draft.kv_shape]
     size = 0
     for shape in shapes:
         if shape is None:
             raise ModelProblem("config.json does not say layers and heads, so no KV pool can be sized")
-        size += shape.block_bytes(block_size(device), server.kv_cache_precision)
+        size += shape.block_bytes(block_size(device), *cache_precisions(server, model))
     return size

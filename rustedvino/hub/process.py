@@ -1,5 +1,6 @@
 """One worker process as the server sees it: frames, logs, progress, end."""
 
+import errno
 import logging
 import os
 import socket
@@ -13,8 +14,10 @@ import trio
 from attrs import define, field, frozen
 
 from rustedvino.hub.log_tail import LogTail
+from rustedvino.hub.oom import OomKills, last_words_of_memory
 from rustedvino.observe.worker_lines import WorkerLines, worker_lines
 from rustedvino.worker import platform
+from rustedvino.worker.out_of_memory import OUT_OF_MEMORY, described
 from rustedvino.worker.protocol import (
     FROM_WORKER,
     PROTOCOL_VERSION,
@@ -43,12 +46,17 @@ Launcher = Callable[[str, dict[str, str]], tuple["subprocess.Popen[bytes]", sock
 
 
 class WorkerStartError(Exception):
-    """A worker process could not be started, or ended before its hello."""
+    """A worker process could not be started, or ended before its hello. ``fault`` is the kind of its WorkerEnd's."""
+
+    def __init__(self, message: str, *, fault: str | None = None) -> None:
+        super().__init__(message)
+        self.fault = fault
 
 
 @frozen
 class WorkerEnd:
-    """How a worker ended. ``text`` is one line; ``fault`` is what the worker said of its own end.
+    """How a worker ended. ``text`` is one line; ``fault`` is kind and text of what the worker said of its own end, or
+    what is known of its cause although it could not say so (a lack of memory).
 
     ``output_tail`` is the end of its stderr, or of its stdout when it wrote nothing to stderr.
     """
@@ -64,12 +72,18 @@ def ignore_message(message: Message) -> None:
     """Take a message that nobody asked for any more."""
 
 
+def _nothing() -> None:
+    """Nobody gathers what several messages say."""
+
+
 @define(eq=False)
 class WorkerProcess:
     """Start with ``await nursery.start(worker.run)``; then ``await worker.hello()``.
 
     Messages reach ``handler`` in the reader's task; it must not block and raises ProtocolError when the worker
-    sent what it may not. Everything else is plain calls: ``send`` and ``kill`` never wait.
+    sent what it may not. ``settled`` is called when all that arrived together has been handled, which is more than one
+    message only when the server is behind; it must not block or raise.
+    Everything else is plain calls: ``send`` and ``kill`` never wait.
     """
 
     role: str
@@ -77,6 +91,7 @@ class WorkerProcess:
     launcher: Launcher = platform.spawn_worker
     environment: dict[str, str] = field(factory=lambda: dict(os.environ))
     handler: Callable[[Message], None] = ignore_message
+    settled: Callable[[], None] = _nothing
     label: str = "spare"
     facts: dict[str, Any] = field(factory=dict)
     ended: trio.Event = field(factory=trio.Event)
@@ -93,6 +108,7 @@ class WorkerProcess:
     _cause: tuple[EndKind, str] | None = None
     _fault: tuple[str, str] | None = None
     _exit_code: int | None = None
+    _oom_kills: OomKills | None = None
     _work_bound_secs: float | None = None
     _deadline: float | None = None
     last_frame: float = 0.0
@@ -122,7 +138,10 @@ class WorkerProcess:
             # On the main thread, by plain Popen: see platform.spawn_worker.
             self._process, sock = self.launcher(self.role, self.environment)
         except OSError as error:
-            raise WorkerStartError(f"cannot start a worker process: {error}") from error
+            fault = OUT_OF_MEMORY if error.errno == errno.ENOMEM else None
+            raise WorkerStartError(f"cannot start a worker process: {error}", fault=fault) from error
+        self._oom_kills = OomKills(self._process.pid)
+        self._oom_kills.look(trio.current_time())
         sock.setblocking(False)
         self._socket = sock
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
@@ -160,7 +179,7 @@ class WorkerProcess:
                 nursery.start_soon(stop_when, self.ended)
         if self.ended.is_set():
             assert self.end is not None
-            raise WorkerStartError(describe_end(self.end))
+            raise WorkerStartError(describe_end(self.end), fault=None if self.end.fault is None else self.end.fault[0])
         if scope.cancelled_caught:
             self.kill("stall", f"no hello within {HELLO_TIMEOUT_SECS:g} s")
             raise WorkerStartError(f"a worker process gave no sign within {HELLO_TIMEOUT_SECS:g} s of its start")
@@ -239,8 +258,11 @@ class WorkerProcess:
                     self._deadline = self.last_frame + self._work_bound_secs
                 else:
                     self._deadline = None
-                for message in decoder.feed(data):
-                    self._dispatch(message)
+                try:
+                    for message in decoder.feed(data):
+                        self._dispatch(message)
+                finally:
+                    self.settled()
             try:
                 decoder.end()
             except ProtocolError as error:
@@ -287,6 +309,8 @@ class WorkerProcess:
         while True:
             await trio.sleep(WATCH_TICK_SECS)
             now = trio.current_time()
+            if self._oom_kills is not None:
+                self._oom_kills.look(now)
             stopped = platform.is_stopped(self.pid)
             if not stopped and (self._deadline is None or now < self._deadline):
                 suspicion = 0
@@ -328,13 +352,26 @@ class WorkerProcess:
             pipe.close()
         kind, text = self._cause or ("killed", "the server is ending")
         tail = self._stderr.text() or self._stdout.text()
-        self.end = WorkerEnd(kind, text, self._exit_code, tail, self._fault)
+        fault = self._fault or self._lack_of_memory(kind, text, tail)
+        self.end = WorkerEnd(kind, text, self._exit_code, tail, fault)
         self.ended.set()
         log.info("worker %s (pid %d) ended: %s", self.label, self._process.pid, describe_end(self.end))
 
+    def _lack_of_memory(self, kind: EndKind, text: str, tail: str) -> tuple[str, str] | None:
+        """The fault of a worker that ended for lack of memory and could not say so, None for any other end."""
+        # One that the kernel kills closes its socket first, and may take long to be gone after that.
+        if kind not in ("exit", "protocol") or not self._exit_code:
+            return None
+        if platform.was_killed(self._exit_code):
+            if self._oom_kills is None or not self._oom_kills.recent():
+                return None
+            return OUT_OF_MEMORY, "out of memory: the kernel killed the worker process to free memory"
+        words = last_words_of_memory(tail)
+        return None if words is None else (OUT_OF_MEMORY, described(f"the worker process ended: {text}; {words}"))
+
 
 def describe_end(end: WorkerEnd) -> str:
-    """One line for people: the worker's own words if it had any, else how it ended and its last line of output."""
+    """One line for people: the words of its fault if it had one, else how it ended and its last line of output."""
     if end.fault is not None:
         return end.fault[1]
     text = f"the worker process ended: {end.text}"

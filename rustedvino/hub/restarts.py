@@ -11,12 +11,17 @@ MAX_SUSPECTS: Final = 1024
 
 @frozen
 class RestartPolicy:
-    """Bounds of the restarts of one model's worker."""
+    """Bounds of the restarts of one model's worker.
+
+    ``max_memory_retries`` is how often a load that ended for lack of memory is tried again: what lacked may have been
+    on its way back. A model too large for what is left meets the same wall each time, and its loads push others out.
+    """
 
     backoff_base_secs: float
     backoff_max_secs: float
     max_restarts: int
     window_secs: float
+    max_memory_retries: int = 1
 
     def backoff_secs(self, deaths: int) -> float:
         """Wait before the restart that follows the ``deaths``-th death of the window: none after the first."""
@@ -35,6 +40,7 @@ class DeathRecord:
 
     policy: RestartPolicy
     _deaths: deque[float] = field(factory=deque)
+    _loads_without_memory: int = 0
     _suspects: OrderedDict[bytes, int] = field(factory=OrderedDict)
 
     def died(self, now: float, running: Iterable[bytes]) -> None:
@@ -47,6 +53,24 @@ class DeathRecord:
             self._suspects.popitem(last=False)
         if not known:
             self._deaths.append(now)
+
+    def load_lacked_memory(self) -> None:
+        """A load ended for lack of memory."""
+        self._loads_without_memory += 1
+
+    def loaded(self) -> None:
+        """A load came to its end: there was memory."""
+        self._loads_without_memory = 0
+
+    @property
+    def loads_without_memory(self) -> int:
+        """How many loads ended for lack of memory since one succeeded, whenever that was."""
+        return self._loads_without_memory
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether loads have ended for lack of memory more often than they may be tried again."""
+        return self._loads_without_memory > self.policy.max_memory_retries
 
     def completed(self, fingerprint: bytes) -> None:
         """A request ran to its end: it did not kill the worker, whatever it was near before."""
@@ -69,3 +93,4 @@ class DeathRecord:
     def forgive(self) -> None:
         """Somebody asked for a fresh start: forget the deaths, not the culprits."""
         self._deaths.clear()
+        self._loads_without_memory = 0

@@ -10,7 +10,7 @@ from attrs import define, field
 
 from rustedvino.hub.errors import BadInput, Busy, EngineFailed, HubError, NotReady, WorkerLost
 from rustedvino.hub.process import WorkerStartError
-from rustedvino.hub.utility import UtilityTimeout, UtilityWorker
+from rustedvino.hub.utility import UtilityCrashed, UtilityTimeout, UtilityWorker
 from rustedvino.text.constraints import Constraint, constraint_key, schema_constraint
 from rustedvino.text.json_schema import normalise
 
@@ -20,7 +20,8 @@ PREPARE_SECS: Final = 60.0
 """Import of the runtime and load of the demo model, on a machine with every core busy."""
 PROOF_SECS: Final = 2.0
 PROOF_ATTEMPTS: Final = 2
-"""A worker may be ended by other work between its preparation and the proof."""
+"""A worker may be ended by other work, or from outside, between its preparation and the end of the proof. A constraint
+that it dies of is to blame when it dies each time."""
 MAX_VERDICTS: Final = 4096
 MAX_WAITING_PROOFS: Final = 16
 RETRY_AFTER_SECS: Final = 5.0
@@ -101,23 +102,34 @@ class ConstraintProver:
             proof.done.set()
 
     async def _try(self, constraint: Constraint) -> None:
+        crashes = 0
         for _ in range(PROOF_ATTEMPTS):
             try:
                 await self.utility.call("prepare_proofs", {}, bound_secs=PREPARE_SECS)
             except (UtilityTimeout, BadInput, EngineFailed, WorkerLost) as error:
                 raise _unavailable(str(error)) from error
             try:
-                reply = await self.utility.call("prove_constraint", {"constraint": constraint}, bound_secs=PROOF_SECS)
+                reply = await self.utility.call(
+                    "prove_constraint", {"constraint": constraint}, bound_secs=PROOF_SECS, again=False
+                )
             except UtilityTimeout as error:
+                if error.starved:
+                    raise _unavailable("this machine is too busy") from error
                 raise ConstraintRefused(f"it takes longer than {PROOF_SECS:g} s to compile") from error
             except BadInput as error:
                 raise ConstraintRefused(f"it cannot be compiled: {error.message}") from error
-            except (EngineFailed, WorkerLost) as error:
+            except EngineFailed as error:
                 raise ConstraintRefused("it takes more memory than it may to compile") from error
+            except WorkerLost as error:
+                crashes += isinstance(error, UtilityCrashed)
+                log.warning("the utility worker was lost while it tried a constraint: %s", error.message)
+                continue
             if reply["ready"]:
                 log.debug("a new constraint was proven in %.3f s", reply["compile_secs"])
                 return
-        raise ConstraintRefused("the process that compiled it came to its end each time")
+        if crashes == PROOF_ATTEMPTS:
+            raise ConstraintRefused("the process that compiled it came to its end each time")
+        raise _unavailable("the process for it was lost")
 
     def _remember(self, key: bytes, reason: str | None) -> None:
         self._verdicts[key] = reason

@@ -76,11 +76,11 @@ class SparePool:
 
     async def _start(self) -> WorkerProcess:
         worker = WorkerProcess(role="model", stall_secs=self.stall_secs, launcher=self.launcher)
-        await self.nursery.start(worker.run)
         try:
+            await self.nursery.start(worker.run)  # when this is cancelled, the process may be there already
             await worker.hello()
-        except trio.Cancelled:
-            worker.kill("killed", "its start was cancelled")
+        except BaseException:  # a cancellation comes out of the nurseries inside as a group
+            worker.kill("killed", "its start was given up")
             raise
         return worker
 

@@ -36,6 +36,8 @@ class Event(StrEnum):
     """The worker made no progress within its bound and was killed."""
     EXHAUSTED = "exhausted"
     """Too many deaths within the window."""
+    OUT_OF_MEMORY = "out of memory"
+    """Too many loads in a row ended for lack of memory."""
     RETRY_TIME = "retry time"
     """The backoff of a restart, or the window after a failure, has passed."""
     CANCEL_LOAD = "cancel load"
@@ -62,6 +64,7 @@ TRANSITIONS: Final[Mapping[tuple[State, Event], State]] = MappingProxyType(
         (_S.LOADING, _E.CRASH): _S.RESTARTING,
         (_S.LOADING, _E.STALL): _S.RESTARTING,
         (_S.LOADING, _E.EXHAUSTED): _S.FAILED,
+        (_S.LOADING, _E.OUT_OF_MEMORY): _S.FAILED,
         (_S.LOADING, _E.DEADLINE): _S.FAILED,
         (_S.LOADING, _E.CANCEL_LOAD): _S.NOT_LOADED,
         (_S.LOADING, _E.DRAIN): _S.NOT_LOADED,

@@ -8,7 +8,7 @@ from attrs import define, field
 
 from rustedvino.hub.calls import Calls
 from rustedvino.hub.errors import EngineFailed, WorkerLost
-from rustedvino.hub.process import Launcher, WorkerProcess, WorkerStartError, describe_end
+from rustedvino.hub.process import Launcher, WorkerEnd, WorkerProcess, WorkerStartError, describe_end
 from rustedvino.worker import platform
 from rustedvino.worker.protocol import Message, ProtocolError
 
@@ -23,7 +23,16 @@ RETRY_AFTER_SECS: Final = 1.0
 
 
 class UtilityTimeout(Exception):
-    """The work did not end within its bound; the process was killed."""
+    """The work did not end within its bound; the process was killed. ``starved``: by the clock, while the process had
+    not got that much processor time, which says nothing about the work."""
+
+    def __init__(self, message: str, *, starved: bool = False) -> None:
+        super().__init__(message)
+        self.starved = starved
+
+
+class UtilityCrashed(WorkerLost):
+    """The process ended by itself during the work, and not by a kill from outside: the work may well be the cause."""
 
 
 @define(eq=False)
@@ -45,11 +54,12 @@ class UtilityWorker:
         *,
         bound_secs: float = DEFAULT_CALL_SECS,
         queue_secs: float = QUEUE_SECS,
+        again: bool = True,
     ) -> Any:
-        """Run one call; one whose worker is lost is made once more, since it need not be the cause.
+        """Run one call; one whose worker is lost is made once more if ``again``, since it need not be the cause.
 
         ``bound_secs`` is processor time, and PATIENCE_SECS more by the clock.
-        Raises UtilityTimeout (the work was killed), BadInput or EngineFailed, WorkerLost,
+        Raises UtilityTimeout (the work was killed), BadInput or EngineFailed, WorkerLost or its UtilityCrashed,
         WorkerStartError, and trio.TooSlowError when the calls before it took longer than ``queue_secs``.
         Cancellation kills the process if the call was running."""
         with trio.fail_after(queue_secs):
@@ -58,6 +68,8 @@ class UtilityWorker:
             try:
                 return await self._attempt(method, arguments, bound_secs)
             except WorkerLost as error:
+                if not again:
+                    raise
                 log.warning("the utility worker was lost in %s and is started again: %s", method, error)
             return await self._attempt(method, arguments, bound_secs)
         finally:
@@ -65,10 +77,10 @@ class UtilityWorker:
 
     async def _attempt(self, method: str, arguments: dict[str, Any], bound_secs: float) -> Any:
         worker = await self._ready_worker()
-        over = trio.CancelScope()
+        over, spent = trio.CancelScope(), trio.Event()
         try:
             with trio.move_on_after(bound_secs + PATIENCE_SECS) as scope:
-                self.nursery.start_soon(_end_when_spent, worker.pid, bound_secs, scope, over)
+                self.nursery.start_soon(_end_when_spent, worker.pid, bound_secs, scope, over, spent)
                 try:
                     return await self._calls.make(worker, method, arguments)
                 finally:
@@ -78,7 +90,7 @@ class UtilityWorker:
             raise
         worker.kill("stall", f"{method} took longer than {bound_secs:g} s")
         await worker.ended.wait()
-        raise UtilityTimeout(f"it took longer than {bound_secs:g} s")
+        raise UtilityTimeout(f"it took longer than {bound_secs:g} s", starved=not spent.is_set())
 
     def kill(self) -> None:
         """End the process; the next call starts another."""
@@ -107,11 +119,11 @@ class UtilityWorker:
             label="utility",
             handler=self._handle,
         )
-        await self.nursery.start(worker.run)
         try:
+            await self.nursery.start(worker.run)  # when this is cancelled, the process may be there already
             await worker.hello()
-        except trio.Cancelled:
-            worker.kill("killed", "its start was cancelled")
+        except BaseException:  # a cancellation comes out of the nurseries inside as a group
+            worker.kill("killed", "its start was given up")
             raise
         self._worker = worker
         self.nursery.start_soon(self._notice_end, worker)
@@ -123,7 +135,8 @@ class UtilityWorker:
         if worker is not self._worker:
             return  # calls are made one at a time: those of now are of its successor
         text = describe_end(worker.end)
-        self._calls.fail_all(lambda: WorkerLost(text, retry_after_secs=RETRY_AFTER_SECS))
+        error = UtilityCrashed if _ended_by_itself(worker.end) else WorkerLost
+        self._calls.fail_all(lambda: error(text, retry_after_secs=RETRY_AFTER_SECS))
 
     def _handle(self, message: Message) -> None:
         if message[0] not in ("reply", "call_error"):
@@ -131,8 +144,17 @@ class UtilityWorker:
         self._calls.handle(message)
 
 
-async def _end_when_spent(pid: int, bound_secs: float, call: trio.CancelScope, over: trio.CancelScope) -> None:
-    """Cancel a call once its process has used so much processor time; by the clock where that is not known."""
+def _ended_by_itself(end: WorkerEnd) -> bool:
+    """Whether a process died of what it did. Nothing that it does sends it a SIGKILL: that comes from us, from people,
+    or from a kernel that is short of memory, of which it may take little."""
+    return end.kind == "exit" and end.exit_code is not None and not platform.was_killed(end.exit_code)
+
+
+async def _end_when_spent(
+    pid: int, bound_secs: float, call: trio.CancelScope, over: trio.CancelScope, spent: trio.Event
+) -> None:
+    """Cancel a call once its process has used so much processor time, and set ``spent``; by the clock where that is
+    not known."""
     with over:
         before = platform.cpu_secs(pid)
         left = bound_secs
@@ -140,7 +162,8 @@ async def _end_when_spent(pid: int, bound_secs: float, call: trio.CancelScope, o
             await trio.sleep(left)
             now = platform.cpu_secs(pid)
             left = 0.0 if before is None or now is None else before + bound_secs - now
+        spent.set()
         call.cancel()
 
 
-__all__ = ["DEFAULT_CALL_SECS", "EngineFailed", "UtilityTimeout", "UtilityWorker", "WorkerStartError"]
+__all__ = ["DEFAULT_CALL_SECS", "EngineFailed", "UtilityCrashed", "UtilityTimeout", "UtilityWorker", "WorkerStartError"]

@@ -7,7 +7,7 @@ from typing import Final
 
 from attrs import define, field
 
-from rustedvino.observe.logs import ACCESS_EXTRA
+from rustedvino.observe.logs import ACCESS_EXTRA, ClientText
 
 log = logging.getLogger("rustedvino.access")
 
@@ -15,7 +15,6 @@ QUIET_PATHS: Final = frozenset(
     {"/health", "/readyz", "/metrics", "/v1/admin/models", "/v1/admin/logs/tail", "/v1/admin/health/watchdog"}
 )
 """Asked every few seconds by machines: logged for debugging only, as long as the answer is no error."""
-MAX_PATH_CHARS: Final = 256
 CLIENT_GONE: Final = 499
 """Status of the line of a request whose client left before an answer began."""
 
@@ -56,14 +55,14 @@ class Access:
         if not log.isEnabledFor(level):
             return
         duration_ms = round(self.duration_secs * 1000, 1)
-        path = self.path[:MAX_PATH_CHARS]
+        path = ClientText(self.path)
         extra: dict[str, object] = {
             "method": self.method,
             "path": path,
             "status": status,
             "duration_ms": duration_ms,
         }
-        text = f"{self.method} {path} {status} {duration_ms:g} ms"
+        text = f"{status} {duration_ms:g} ms"
         for name, value in (("prompt_tokens", self.prompt_tokens), ("completion_tokens", self.completion_tokens)):
             if value is not None:
                 extra[name] = value
@@ -71,4 +70,5 @@ class Access:
         if not self.complete or self.status is None:
             extra["complete"] = False
             text += " (broken off)"
-        log.log(level, "%s", text, extra={ACCESS_EXTRA: extra, "request_id": self.request_id, "model": self.model})
+        fields = {ACCESS_EXTRA: extra, "request_id": self.request_id, "model": self.model}
+        log.log(level, "%s %s %s", self.method, path, text, extra=fields)

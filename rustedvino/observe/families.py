@@ -11,7 +11,7 @@ PREFIX: Final = "rustedvino_"
 
 FamilyType = Literal["gauge", "counter", "histogram"]
 Modality = Literal["text", "vision", "embedding", "rerank", "transcription", "speech", "image", "decision"]
-RestartReason = Literal["crash", "engine_fault", "stall", "protocol", "gpu_poisoned", "start_failed"]
+RestartReason = Literal["crash", "engine_fault", "oom", "stall", "protocol", "gpu_poisoned", "start_failed"]
 ContextGate = Literal["length", "tokens", "max_prompt_len"]
 TurnResult = Literal["ok", "stt_error", "llm_error", "cancelled", "barge_in", "admission_rejected"]
 SentenceResult = Literal["ok", "dropped"]
@@ -139,9 +139,14 @@ FAMILIES: Final = (
     Family("model_gpu_memory_estimate_bytes", "gauge", MODEL, "What it was estimated to need when it was loaded."),
     Family("kv_cache_pool_gb", "gauge", MODEL, "Size of its KV pool; 1 GB is 2**30 bytes."),
     Family("kv_cache_usage_percent", "gauge", MODEL, "Used share of its KV pool, 0 to 100."),
-    Family("kv_cache_usage_supported", "gauge", MODEL, "1 when its engine reports the use of the KV pool."),
-    Family("kv_cache_pressure_flagged", "gauge", MODEL, "1 while its use has been above the threshold for long."),
-    Family("ov_cache_bytes", "gauge", (), "Size of the compile cache; absent when none is configured."),
+    Family("kv_cache_usage_supported", "gauge", MODEL, "1 while the runtime reports the use of its KV pool, else 0."),
+    Family(
+        "kv_cache_pressure_flagged",
+        "gauge",
+        MODEL,
+        "1 while the use of its KV pool stays at or above kv_pressure_threshold_pct, see kv_pressure_monitor_enabled.",
+    ),
+    Family("ov_cache_bytes", "gauge", (), "Size of the compile cache; absent when there is none or it cannot be read."),
     Family("ov_cache_pruned_bytes_total", "counter", (), "Bytes removed from the compile cache to keep its cap."),
     Family("ov_cache_pruned_files_total", "counter", (), "Files removed from the compile cache to keep its cap."),
     Family(

@@ -25,7 +25,18 @@ MAX_RECORD_CHARS: Final = 32 * 1024
 ACCESS_EXTRA: Final = "access"
 """The attribute of a record that holds further fields: a mapping of names to numbers and texts."""
 
+MAX_CLIENT_TEXT_CHARS: Final = 256
+_MAX_SECRET_CHARS: Final = 512
+"""No key is longer (see config.keys)."""
+
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+class ClientText(str):
+    """A client's own text as an argument or a field of a record. It is masked as a whole, and then cut to
+    MAX_CLIENT_TEXT_CHARS: cut before, it could show half of a key."""
+
+    __slots__ = ()
 
 
 @frozen(kw_only=True)
@@ -70,12 +81,21 @@ class LineFormatter(logging.Formatter):
         return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
 
     def _message(self, record: logging.LogRecord) -> str:
+        if isinstance(record.args, tuple) and any(type(value) is ClientText for value in record.args):
+            return self._clean(str(record.msg) % tuple(map(self._shown, record.args)))
         return self._clean(record.getMessage())
 
+    def _shown(self, value: object) -> object:
+        return self.redact(value)[:MAX_CLIENT_TEXT_CHARS] if type(value) is ClientText else value
+
     def _clean(self, text: str) -> str:
-        # Masked before it is cut: half a key is a secret too. Far beyond the cut nothing is looked at.
+        # Masked before it is cut: half a key is a secret too. Far beyond the cut nothing is looked at, and what masking
+        # has drawn near from there may be half a key.
+        far = len(text) > 2 * MAX_RECORD_CHARS
         text = self.redact(text[: 2 * MAX_RECORD_CHARS])
-        return text if len(text) <= MAX_RECORD_CHARS else f"{text[:MAX_RECORD_CHARS]}… (cut)"
+        if far:
+            text = text[:-_MAX_SECRET_CHARS]
+        return text if not far and len(text) <= MAX_RECORD_CHARS else f"{text[:MAX_RECORD_CHARS]}… (cut)"
 
     def _values(self, record: logging.LogRecord) -> dict[str, str]:
         fields = _FIELDS.get()
@@ -84,7 +104,8 @@ class LineFormatter(logging.Formatter):
 
     def _extra(self, record: logging.LogRecord) -> Mapping[str, object]:
         extra: Mapping[str, object] = getattr(record, ACCESS_EXTRA, {})
-        return {name: self._clean(value) if isinstance(value, str) else value for name, value in extra.items()}
+        shown = ((name, self._shown(value)) for name, value in extra.items())
+        return {name: self._clean(value) if isinstance(value, str) else value for name, value in shown}
 
     def _exception(self, record: logging.LogRecord, *, in_request: bool) -> str | None:
         error = record.exc_info[1] if record.exc_info else None

@@ -155,10 +155,12 @@ def key_suffix(key: str) -> str | None:
 
 
 def restart_reason(end_kind: str | None, fault_kind: str | None) -> RestartReason:
-    """The label for how a worker ended: the kind of its WorkerEnd and of the fault it reported itself, if any.
+    """The label for how a worker ended: the kind of its WorkerEnd and of its fault, if any.
 
     ``end_kind`` None: it never started.
     """
+    if fault_kind == "out_of_memory":
+        return "oom"
     if end_kind is None:
         return "start_failed"
     if fault_kind is not None:

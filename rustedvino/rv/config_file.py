@@ -1,15 +1,12 @@
 """What rv needs to know of a config file. The server checks the rest, and says what is wrong with it."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from rustedvino import places
 from rustedvino.rv.errors import RvError, UsageError
-from rustedvino.rv.files import config_folder
 
-VARIABLE: Final = "RUSTEDVINO_CONFIG"
-FILE_NAME: Final = "config.json"
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 11437
 DEFAULT_DRAIN_SECS: Final = 30.0
@@ -29,20 +26,11 @@ class ConfigFile(NamedTuple):
 
 
 def find_config(given: str | None) -> Path | None:
-    """The config file: ``given``, else $RUSTEDVINO_CONFIG, else ./config.json, else the user's own; None without any.
-
-    Raises UsageError when one that was named does not exist.
-    """
-    for named, source in ((given, "--config"), (os.environ.get(VARIABLE) or None, VARIABLE)):
-        if named is not None:
-            path = Path(os.path.abspath(named))
-            if not path.is_file():
-                raise UsageError(f"{source}: there is no file {path}", code="config_not_found")
-            return path
-    for path in (Path(os.path.abspath(FILE_NAME)), config_folder() / FILE_NAME):
-        if path.is_file():
-            return path
-    return None
+    """As `places.find_config`. Raises UsageError when a config that was named does not exist."""
+    try:
+        return places.find_config(given)
+    except places.ConfigNotFound as error:
+        raise UsageError(str(error), code="config_not_found") from error
 
 
 def read_config(path: Path) -> ConfigFile:

@@ -5,16 +5,9 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from rustedvino.places import folder_from_environment
+
 NAME: Final = "rustedvino"
-
-
-def config_folder() -> Path:
-    """The folder of the user's own ``config.json``."""
-    if sys.platform == "win32":
-        return _from_environment("APPDATA", "AppData/Roaming") / NAME
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / NAME
-    return _from_environment("XDG_CONFIG_HOME", ".config") / NAME
 
 
 def state_folder() -> Path:
@@ -23,16 +16,10 @@ def state_folder() -> Path:
     Not the session's runtime folder: a server outlives the login that started it, and cron has no session.
     """
     if sys.platform == "win32":
-        return _from_environment("LOCALAPPDATA", "AppData/Local") / NAME
+        return folder_from_environment("LOCALAPPDATA", "AppData/Local") / NAME
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Application Support" / NAME / "state"
-    return _from_environment("XDG_STATE_HOME", ".local/state") / NAME
-
-
-def _from_environment(variable: str, otherwise: str) -> Path:
-    value = os.environ.get(variable, "")
-    # A relative value is to be ignored by the XDG specification.
-    return Path(value) if os.path.isabs(value) else Path.home() / otherwise
+    return folder_from_environment("XDG_STATE_HOME", ".local/state") / NAME
 
 
 def make_private_folder(folder: Path) -> None:

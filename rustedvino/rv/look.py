@@ -192,6 +192,7 @@ def _notes(model: Mapping[str, Any]) -> Cell:
     words = ["pinned"] if model.get("pinned") else []
     words += ["never evicted"] if model.get("evictable") is False and not words else []
     words += [counted(model["restarts"], "restart")] if model.get("restarts") else []
+    words += ["KV pressure"] if (model.get("kv_pressure") or {}).get("flagged") else []
     return ", ".join(words)
 
 
@@ -282,27 +283,15 @@ def _asked_completeness(command: Command) -> dict[str, Any]:
 
 def _local_completeness(command: Command) -> dict[str, Any]:
     from rustedvino.config import ConfigError, load_config
-    from rustedvino.hub.model_files import ModelProblem, inspect_folder, missing_files
+    from rustedvino.hub.model_files import folder_report
 
     config = command.target.require_config("completeness --local")
     try:
         settings = load_config(config.path).settings
     except ConfigError as error:
         raise RvError(str(error), code="config_invalid") from error
-    models = []
-    for model_id, model in settings.models.items():
-        folder = settings.models_dir / model_id
-        entry: dict[str, Any] = {
-            "model_id": model_id,
-            "complete": True,
-            "kind": model.kind,
-            "missing": [],
-            "problem": None,
-        }
-        try:
-            entry["kind"] = inspect_folder(folder, model.kind).kind
-        except ModelProblem as error:
-            missing = [] if model.kind is None else missing_files(folder, model.kind)
-            entry |= {"complete": False, "missing": missing, "problem": str(error)}
-        models.append(entry)
+    models = [
+        {"model_id": model_id, **folder_report(settings.models_dir / model_id, model.kind)}
+        for model_id, model in settings.models.items()
+    ]
     return {"complete": all(entry["complete"] for entry in models), "models": models}

@@ -57,7 +57,7 @@ def _no_number(text: str) -> Any:
 
 def check(command: Command) -> int:
     """``rv check``: fails when the model would not fit."""
-    answer = _check(command, force=command.options.force)
+    answer = _check(command)
     if command.options.json:
         command.screen.json(answer)
     else:
@@ -65,11 +65,16 @@ def check(command: Command) -> int:
     return EXIT_OK if answer["fits"] else EXIT_FAILED
 
 
-def _check(command: Command, *, force: bool) -> dict[str, Any]:
-    answer = command.client.call(
-        "POST", model_path(command.options.model, "check"), {"force": force}, timeout_secs=60.0
-    )
-    return dict(answer)
+def _check(command: Command) -> dict[str, Any]:
+    path = model_path(command.options.model, "check")
+    return dict(command.client.call("POST", path, _load_body(command), timeout_secs=60.0))
+
+
+def _load_body(command: Command) -> dict[str, Any]:
+    """What is to be loaded how, the same for a load and for its preview."""
+    options = command.options
+    pool = {} if options.kv_cache_gb is None else {"kv_cache_gb": options.kv_cache_gb}
+    return {"force": options.force, **pool}
 
 
 def _show_check(command: Command, answer: Mapping[str, Any]) -> None:
@@ -109,11 +114,8 @@ def _protected(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def load(command: Command) -> int:
     """``rv load``: looks first, and asks when another model would have to go."""
     options = command.options
-    body: dict[str, Any] = {"force": options.force}
-    if options.kv_cache_gb is not None:
-        body["kv_cache_gb"] = options.kv_cache_gb
     if not options.no_check:
-        answer = _check(command, force=options.force)
+        answer = _check(command)
         if answer.get("state") != "ready":
             _require_room(command, answer)
             victims = answer["would_evict"]
@@ -126,7 +128,7 @@ def load(command: Command) -> int:
     view = _with_progress(
         command,
         f"loading {options.model}",
-        lambda: command.client.call("POST", model_path(options.model, "load"), body),
+        lambda: command.client.call("POST", model_path(options.model, "load"), _load_body(command)),
     )
     _loaded(command, view)
     return EXIT_OK

@@ -34,6 +34,7 @@ def _ids(parser: argparse.ArgumentParser) -> None:
 def _check(parser: argparse.ArgumentParser) -> None:
     _model(parser)
     parser.add_argument("--force", action="store_true", help="preview a load by force")
+    parser.add_argument("--kv-cache-gb", type=float, metavar="GB", help="preview a load with this KV pool")
 
 
 def _load(parser: argparse.ArgumentParser) -> None:

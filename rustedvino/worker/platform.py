@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 if TYPE_CHECKING:  # imported where the server uses it: a worker starts in half the time without
@@ -20,6 +21,8 @@ if TYPE_CHECKING:  # imported where the server uses it: a worker starts in half 
 WORKER_PROGRAM: Final = ("-m", "rustedvino.worker")
 WORKER_NICENESS: Final = 10
 _PR_SET_PDEATHSIG: Final = 1
+_PROC: Final = Path("/proc")
+_CGROUPS: Final = Path("/sys/fs/cgroup")
 
 
 def spawn_worker(
@@ -167,6 +170,52 @@ def cpu_secs(pid: int) -> float | None:
     except OSError:
         return None  # gone
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def was_killed(code: int) -> bool:
+    """Whether an exit code says that the process ended by SIGKILL, whoever sent it."""
+    return sys.platform != "win32" and code == -signal.SIGKILL
+
+
+def oom_kill_counter(pid: int, *, proc: Path = _PROC, cgroups: Path = _CGROUPS) -> Path | None:
+    """The file in which the kernel counts what it killed for lack of memory, of the control group of a process, else
+    of the whole machine. None where there is no such count, or the process is gone. See ``read_oom_kills``."""
+    if sys.platform != "linux":
+        return None
+    try:
+        groups = (proc / str(pid) / "cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    for line in groups:
+        _, controllers, group = line.split(":", 2)
+        if "memory" in controllers.split(","):  # the first version of control groups
+            places = [cgroups / "memory"]
+            name = "memory.oom_control"
+        elif not controllers:
+            places = [cgroups, cgroups / "unified"]
+            name = "memory.events"
+        else:
+            continue
+        for place in places:
+            # In a container the group's path may be the host's, while what is mounted begins at the group itself.
+            for candidate in (place / group.lstrip("/") / name, place / name):
+                if candidate.is_file():
+                    return candidate
+    machine = proc / "vmstat"
+    return machine if machine.is_file() else None
+
+
+def read_oom_kills(counter: Path) -> int | None:
+    """How many processes the kernel has killed for lack of memory, by a file of ``oom_kill_counter``; None if it does
+    not say."""
+    try:
+        for line in counter.read_text().splitlines():
+            name, _, value = line.partition(" ")
+            if name == "oom_kill":
+                return int(value)
+    except (OSError, ValueError):
+        return None  # the group is gone
+    return None
 
 
 def system_ram_bytes() -> int:

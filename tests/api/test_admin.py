@@ -73,7 +73,6 @@ def test_an_empty_patch_is_refused():
     ],
 )
 def test_force_from_body_or_query(body, query, force):
-    assert admin.read_force(body, query).force is force
     assert admin.read_load(body, query).force is force
 
 
@@ -90,14 +89,20 @@ def test_force_from_body_or_query(body, query, force):
     ],
 )
 def test_force_that_is_unclear(body, query, param):
-    assert refused(admin.read_force, body, query).param == param
     assert refused(admin.read_load, body, query).param == param
 
 
 def test_a_load_may_name_its_pool():
     assert admin.read_load({"kv_cache_gb": 2}, {}).kv_cache_gb == 2.0
     assert admin.read_load({"kv_cache_gb": None}, {}).kv_cache_gb is None
-    assert refused(admin.read_force, {"kv_cache_gb": 1}, {}).param == "kv_cache_gb"
+    assert admin.read_load({}, {"kv_cache_gb": "0.5", "force": "1"}) == admin.LoadRequest(True, 0.5)
+    assert admin.read_load({"kv_cache_gb": 2}, {"kv_cache_gb": "2.0"}).kv_cache_gb == 2.0
+
+
+@pytest.mark.parametrize("text", ["", "x", "nan", "inf", "-1", "1e3", "1_0", " 1", "\u0661", "9" * 30, "2097152"])
+def test_a_pool_in_the_query_is_a_number(text):
+    assert refused(admin.read_load, {}, {"kv_cache_gb": text}).param == "kv_cache_gb"
+    assert refused(admin.read_load, {"kv_cache_gb": 3}, {"kv_cache_gb": "1"}).param == "kv_cache_gb"
 
 
 @pytest.mark.parametrize("value", [-0.1, "1", True, None, 2**21, [1]])
@@ -149,7 +154,6 @@ def test_whatever_comes_is_read_or_refused(body, query):
     calls = [
         lambda: admin.read_add(body, KNOWN),
         lambda: admin.read_patch(body, KNOWN),
-        lambda: admin.read_force(body, query),
         lambda: admin.read_load(body, query),
         lambda: admin.read_resize(body),
         lambda: admin.read_preload(body),

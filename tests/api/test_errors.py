@@ -29,6 +29,8 @@ ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=4000)
         (errors.not_found_model("x"), 404, "invalid_request_error", "model", "model_not_found"),
         (errors.unknown_url("GET", "/v2"), 404, "invalid_request_error", None, "unknown_url"),
         (errors.method_not_allowed("PUT", ["GET"]), 405, "invalid_request_error", None, "method_not_allowed"),
+        (errors.no_websocket("/health"), 400, "invalid_request_error", None, "websocket_not_supported"),
+        (errors.upgrade_required("/v1/x"), 426, "invalid_request_error", None, "upgrade_required"),
         (errors.conflict("busy"), 409, "invalid_request_error", None, "wrong_state"),
         (errors.too_large("big"), 413, "invalid_request_error", None, "request_too_large"),
         (errors.unsupported_media_type(None), 415, "invalid_request_error", None, "unsupported_media_type"),

@@ -80,3 +80,17 @@ def test_a_model_that_never_thinks_is_not_held_back(server: ServerProcess, model
     if model == "tiny-llama3":
         assert streamed_thinking(chunks) == ""
     assert sum(bool(chunk["choices"][0]["delta"].get("content")) for chunk in chunks) > 10
+
+
+def test_thinking_is_counted(server: ServerProcess) -> None:
+    usage = expect_ok(server.post(CHAT, REQUEST))["usage"]
+    counted = usage["completion_tokens_details"]["reasoning_tokens"]
+    assert 4 <= counted < usage["completion_tokens"]
+    chunks = stream_chunks(server, CHAT, {**REQUEST, "stream_options": {"include_usage": True}})
+    assert chunks[-1]["usage"] == usage
+    twice = expect_ok(server.post(CHAT, {**REQUEST, "n": 2}))["usage"]
+    assert twice["completion_tokens_details"] == {"reasoning_tokens": 2 * counted}
+    cut = expect_ok(server.post(CHAT, {**REQUEST, "max_tokens": counted}))["usage"]
+    assert counted - 1 <= cut["completion_tokens_details"]["reasoning_tokens"] <= counted
+    plain = expect_ok(server.post(CHAT, {**REQUEST, "enable_thinking": False}))["usage"]
+    assert "completion_tokens_details" not in plain

@@ -87,6 +87,7 @@ GLOBAL_DEFAULTS = {
     "sse_keepalive_secs": 15,
     "log_level": "info",
     "log_format": "text",
+    "log_prompts": False,
     "supervisor": {},
 }
 MODEL_DEFAULTS = {

@@ -102,19 +102,22 @@ def test_another_page_can_not(keyless: ServerProcess) -> None:
 
 
 @pytest.mark.parametrize(
-    ("headers", "status"),
+    ("path", "headers", "status"),
     [
-        (["host: localhost"], 404),
-        (["host: localhost", f"origin: {PAGE}"], 404),
-        (["host: localhost", f"origin: {STRANGER}"], 403),
-        (["host: localhost", "origin: null"], 403),
-        (["host: localhost", "origin: http://localhost"], 403),
-        (["host: evil.example", f"origin: {PAGE}"], 403),
+        ("/v1/none", ["host: localhost"], 404),
+        ("/v1/none", ["host: localhost", f"origin: {PAGE}"], 404),
+        ("/v1/none", ["host: localhost", f"origin: {STRANGER}"], 403),
+        ("/v1/none", ["host: localhost", "origin: null"], 403),
+        ("/v1/none", ["host: localhost", "origin: http://localhost"], 403),
+        ("/v1/none", ["host: evil.example", f"origin: {PAGE}"], 403),
+        ("/v1/admin/models", ["host: localhost"], 400),
+        ("/v1/admin/models", ["host: localhost", f"origin: {PAGE}"], 403),
+        ("/metrics", ["host: localhost", "sec-fetch-site: cross-site"], 403),
     ],
 )
-def test_websockets(keyless: ServerProcess, headers: list[str], status: int) -> None:
+def test_websockets(keyless: ServerProcess, path: str, headers: list[str], status: int) -> None:
     handshake = (
-        "GET /v1/none HTTP/1.1",
+        f"GET {path} HTTP/1.1",
         "upgrade: websocket",
         "sec-websocket-version: 13",
         "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==",

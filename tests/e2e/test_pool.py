@@ -20,7 +20,7 @@ POOL_BLOCKS = 24
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     shape = inspect_folder(model_source("tiny-qwen3")).kv_shape
     assert shape is not None
-    pool_bytes = (POOL_BLOCKS + 0.5) * shape.block_bytes(BLOCK_SIZE_CPU, "u8")
+    pool_bytes = (POOL_BLOCKS + 0.5) * shape.block_bytes(BLOCK_SIZE_CPU, "f32")
     models = {"tiny-qwen3": {**F32, "kv_cache_gb": pool_bytes / gb_to_bytes(1)}}
     options: dict[str, Any] = {"num_threads": 1, "spare_workers": 0, "admission_queue_timeout_ms": 60_000}
     with ServerProcess.serving(tmp_path_factory.mktemp("pool"), models, **options) as process:

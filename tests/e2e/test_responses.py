@@ -15,6 +15,7 @@ from PIL import Image
 from pydantic import BaseModel
 
 from tests.support.answers import check_headers, expect_error, expect_ok, stream_chunks, streamed_text, whole_text
+from tests.support.model_folders import CAUSAL, write_graph
 from tests.support.responses import (
     accumulate,
     check_events,
@@ -92,6 +93,8 @@ class TestSameAsChat:
         assert thinking == ([message["reasoning_content"]] if message.get("reasoning_content") else [])
         usage, counts = answer["usage"], chat["usage"]
         assert (usage["input_tokens"], usage["output_tokens"]) == (counts["prompt_tokens"], counts["completion_tokens"])
+        thought_tokens = counts.get("completion_tokens_details", {"reasoning_tokens": 0})["reasoning_tokens"]
+        assert usage["output_tokens_details"]["reasoning_tokens"] == thought_tokens
         assert answer["status"] == ("incomplete" if chat["choices"][0]["finish_reason"] == "length" else "completed")
         if messages[0]["role"] == "system":
             rest = {"instructions": messages[0]["content"], "input": messages[1]["content"]}
@@ -404,9 +407,10 @@ def other_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPro
     broken = folder / "models" / "broken"
     broken.mkdir(parents=True)
     for file in model_source("tiny-llama3").iterdir():
-        (broken / file.name).symlink_to(file)
-    (broken / "openvino_model.xml").unlink()
-    (broken / "openvino_model.xml").write_text("no model")
+        if file.stem != "openvino_model":
+            (broken / file.name).symlink_to(file)
+    # Looks like a text model; that its layers make no sense is found by the runtime.
+    write_graph(broken / "openvino_model.xml", CAUSAL, {"logits": (-1, -1, 1536)}, state=True)
     models = {
         "tiny-vlm": {**F32, "load": "on_demand"},
         "tiny-llama3": {**F32, "load": "on_demand"},

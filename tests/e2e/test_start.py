@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 import rustedvino
+from rustedvino.server import main
 from tests.support.answers import echo_body, expect_error, expect_ok, whole_text
 from tests.support.server import ServerProcess, write_config
 
@@ -130,7 +131,39 @@ class TestCommandLine:
 
     def test_a_config_that_is_not_there(self, tmp_path: Path) -> None:
         assert "nowhere.json" in refused(run("--config", tmp_path / "nowhere.json"), BAD_CONFIG)
-        assert "config.json" in refused(run(cwd=tmp_path), BAD_CONFIG)
+
+    def test_a_config_that_is_not_named(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Each place is told from the others by the file that a problem is reported in."""
+
+        def told(*arguments: str) -> str:
+            assert main(list(arguments)) == BAD_CONFIG
+            return capsys.readouterr().err
+
+        own, here, named = (
+            tmp_path / "xdg" / "rustedvino" / "config.json",
+            tmp_path / "here" / "config.json",
+            tmp_path / "named.json",
+        )
+        for path in (own, here):
+            path.parent.mkdir(parents=True)
+        monkeypatch.chdir(here.parent)
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
+        monkeypatch.delenv("RUSTEDVINO_CONFIG", raising=False)
+        text = told()
+        for part in ("RUSTEDVINO_CONFIG", str(here), str(own), "--demo", "--config FILE"):
+            assert part in text
+        own.write_text("{}")
+        assert told().startswith(f"{own}: ")
+        here.write_text("{}")
+        assert told().startswith(f"{here}: ")
+        named.write_text("{}")
+        monkeypatch.setenv("RUSTEDVINO_CONFIG", "../named.json")
+        assert told("--check-config").startswith(f"{named}: ")
+        assert told("--config", "config.json").startswith(f"{here}: ")
+        monkeypatch.setenv("RUSTEDVINO_CONFIG", "gone.json")
+        assert told() == f"RUSTEDVINO_CONFIG: there is no file {here.parent / 'gone.json'}\n"
 
     @pytest.mark.parametrize(
         "text", ["", "{", "[]", '{"port": 1, "port": 2}', "\ud800".encode("utf-8", "surrogatepass")]

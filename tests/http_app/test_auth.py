@@ -513,3 +513,16 @@ async def test_unknown_sockets_are_unknown_urls_behind_the_key():
     assert await handshake(make_app(KEYS), path="/v1/nope") == "invalid_api_key"
     assert await handshake(make_app(KEYS), bearer(USER), path="/v1/nope") == "unknown_url"
     assert await handshake(make_app(KEYS), bearer(USER), path="/v1/admin/nope") == "insufficient_scope"
+
+
+async def test_sockets_and_plain_requests_are_told_apart():
+    for path in ("/v1/models", "/v1/chat/completions", "/v1/admin/models", "/metrics", "/health"):
+        assert await handshake(make_app(), path=path) == "websocket_not_supported", path
+        assert await handshake(make_app(), {"origin": STRANGER}, path=path) == "browser_origin_refused", path
+    for path in ("/v1/admin/models", "/v1/admin/realtime/sessions", "/metrics"):
+        assert await handshake(make_app(KEYS), path=path) == "invalid_api_key", path
+        assert await handshake(make_app(KEYS), bearer(USER), path=path) == "insufficient_scope", path
+        assert await handshake(make_app(KEYS), bearer(ADMIN), path=path) == "websocket_not_supported", path
+    reply = await ask(make_app(), "GET", "/v1/test-socket")
+    assert (reply.status_code, reply.headers["upgrade"]) == (426, "websocket")
+    assert await refused(reply) == "upgrade_required"

@@ -7,6 +7,7 @@ from rustedvino.hub import errors as hub
 
 CASES: list[tuple[hub.HubError, int, str, float | None]] = [
     (hub.UnknownModel("no such model"), 404, "model_not_found", None),
+    (hub.UnknownSession("no such session"), 404, "session_not_found", None),
     (hub.Busy("full", retry_after_secs=3), 429, "rate_limit_exceeded", 3),
     (hub.Busy("full"), 429, "rate_limit_exceeded", 1),
     (hub.NotReady("model_loading", "loading", retry_after_secs=7), 503, "model_loading", 7),

@@ -23,9 +23,11 @@ from rustedvino.http.context import ServerContext
 from rustedvino.http.images import Fetch
 from rustedvino.http.sampling import effective_sampling
 from rustedvino.http.vision import MAX_IMAGE_PIXELS, MAX_REQUEST_PIXELS, pixel_bound, prepare_vision
+from rustedvino.hub.errors import WorkerLost
 from rustedvino.hub.hub import Hub, Model
 from rustedvino.hub.lease import GenerationRequest, Sequence
 from rustedvino.hub.text_assets import TextAssets
+from rustedvino.hub.utility import UtilityCrashed, UtilityTimeout
 from rustedvino.text.history import template_messages
 from rustedvino.text.image_tags import BREAK
 from rustedvino.text.markers import ControlMarker
@@ -301,3 +303,25 @@ async def test_decoding_that_takes_too_long_is_the_image_s_fault(
     with pytest.raises(ApiError, match="longer than 0 s") as caught:
         await vision.decode(b"anything", 1000, utility, "x")
     assert (caught.value.status, caught.value.param) == (400, "x")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (UtilityCrashed("it ended: signal SIGSEGV", retry_after_secs=1), 400, "invalid_image"),
+        (WorkerLost("it ended: signal SIGKILL", retry_after_secs=1), 503, "worker_restarting"),
+        (UtilityTimeout("too slow"), 400, "invalid_image"),
+        (UtilityTimeout("no processor", starved=True), 503, "worker_restarting"),
+    ],
+)
+async def test_an_image_is_blamed_only_for_what_it_did(
+    running: Running, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int, code: str
+) -> None:
+    async def call(*_: Any, **__: Any) -> Any:
+        raise error
+
+    utility = running.server.hub.utility
+    monkeypatch.setattr(type(utility), "call", call)
+    with pytest.raises(ApiError) as caught:
+        await vision.decode(b"anything", 1000, utility, "x")
+    assert (caught.value.status, caught.value.code) == (status, code)

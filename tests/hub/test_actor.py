@@ -2,6 +2,8 @@
 
 import os
 import signal
+import socket
+import time
 from typing import Any
 
 import pytest
@@ -9,8 +11,9 @@ import trio
 from attrs import evolve
 
 from rustedvino.config.types import ModelSettings, SupervisorSettings
+from rustedvino.hub import actor as actor_module
 from rustedvino.hub import process
-from rustedvino.hub.actor import Prepared
+from rustedvino.hub.actor import Grant, ModelActor, Prepared
 from rustedvino.hub.admission import DeviceQueue
 from rustedvino.hub.errors import (
     BadInput,
@@ -23,8 +26,9 @@ from rustedvino.hub.errors import (
     WorkerLost,
 )
 from rustedvino.hub.lease import Lease
-from rustedvino.hub.model_files import ModelProblem
+from rustedvino.hub.model_files import ModelFiles, ModelProblem
 from rustedvino.hub.states import State
+from rustedvino.worker.protocol import FROM_WORKER, FrameDecoder
 from tests.support import fault_worker
 from tests.support.actors import (
     QUICK,
@@ -146,6 +150,71 @@ async def test_a_load_can_be_given_up(how: str) -> None:
             assert refused.value.reason == "model_not_found"
 
 
+async def test_a_worker_that_loads_is_not_asked_to_end_but_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actor_module, "SHUTDOWN_GRACE_SECS", 3600)
+    async with actors(MODEL, launcher=faulty("load-hang")) as (actor,):
+        actor.load()
+        await until(lambda: actor.worker is not None)
+        worker = actor.worker
+        assert worker is not None
+        actor.unload(3600)
+        await actor.wait_unloaded()
+        assert worker.ended.is_set()
+        assert actor.state is State.NOT_LOADED
+
+
+class Gate:
+    """Memory that comes when ``open`` is set. Counts who waits for it and who holds it."""
+
+    def __init__(self) -> None:
+        self.open = trio.Event()
+        self.waiting = 0
+        self.held = 0
+
+    async def acquire(self, actor: ModelActor, files: ModelFiles) -> Grant:
+        self.waiting += 1
+        try:
+            await self.open.wait()
+        finally:
+            self.waiting -= 1
+        self.held += 1
+        return Grant("CPU", None)
+
+    def release(self, actor: ModelActor) -> None:
+        self.held -= 1
+
+    def changed(self) -> None:
+        """Nobody else is interested."""
+
+
+@pytest.mark.parametrize("how", ["unload", "deregister"])
+async def test_a_load_that_waits_for_memory_can_be_given_up(how: str) -> None:
+    """At once, and what comes of that wait later is nothing; another load may wait anew meanwhile."""
+    launcher, gate = faulty(""), Gate()
+    async with actors(MODEL, launcher=launcher) as (actor,):
+        actor.gate = gate
+        actor.load()
+        await until(lambda: gate.waiting == 1)
+        if how == "deregister":
+            actor.deregister()
+            await until(lambda: gate.waiting == 0)
+            assert (gate.held, launcher.started) == (0, 0)
+            return
+        actor.unload(3600)
+        actor.load()
+        await until(lambda: gate.waiting == 1 and actor._loads == 2)
+        actor.unload(3600)
+        await until(lambda: gate.waiting == 0)
+        assert (actor.state, gate.held, launcher.started) == (State.NOT_LOADED, 0, 0)
+        gate.open.set()
+        actor.load()
+        await actor.wait_state(State.READY)
+        assert (gate.held, launcher.started) == (1, 1)
+        actor.unload(5)
+        await actor.wait_unloaded()
+        assert gate.held == 0
+
+
 async def test_a_load_error_is_told_and_left_by_a_load() -> None:
     async with actors(MODEL, launcher=faulty("load-error", "")) as (actor,):
         actor.load()
@@ -254,7 +323,7 @@ async def test_a_wait_for_a_slot_ends_with_busy() -> None:
 
 
 async def test_a_device_budget_is_shared_by_its_models() -> None:
-    server = server_settings(admission_queue_timeout_ms=100)
+    server = server_settings(device_admission_queue_timeout_ms=100)
     async with actors(MODEL, "tiny-llama3", launcher=faulty("paced"), server=server, queue=DeviceQueue(2)) as both:
         first, second = both
         for actor in both:
@@ -266,6 +335,95 @@ async def test_a_device_budget_is_shared_by_its_models() -> None:
                 await actor.lease(request([3]))
         leases[0].close()
         assert await generate(second, [4]) == counted(4, 8)
+
+
+@pytest.mark.parametrize("held_by", ["model", "device"])
+async def test_the_gate_that_holds_a_request_up_says_how_long_it_waits(held_by: str) -> None:
+    """The other gate's patience is a thousand times longer, and does not matter."""
+    patience = {"admission_queue_timeout_ms": 60_000, "device_admission_queue_timeout_ms": 60_000}
+    patience["admission_queue_timeout_ms" if held_by == "model" else "device_admission_queue_timeout_ms"] = 60
+    queue = DeviceQueue(budget=4 if held_by == "model" else 1)
+    settings = ModelSettings(max_concurrent_streams=1 if held_by == "model" else 4)
+    server = server_settings(**patience)
+    async with actors(MODEL, launcher=faulty("paced"), server=server, settings=settings, queue=queue) as (actor,):
+        actor.load()
+        await actor.wait_state(State.READY)
+        holder = await actor.lease(request([1], LONG))
+        with pytest.raises(Busy) as refused:
+            await actor.lease(request([2]))
+        expected = "no slot of 'tiny-qwen3'" if held_by == "model" else "no place on CPU"
+        assert refused.value.message.startswith(expected)
+        assert "within 0.06 s" in refused.value.message
+        assert refused.value.retry_after_secs
+        assert (actor.statistics().waiting, queue.in_flight) == (0, 1)
+        holder.close()
+
+
+@pytest.mark.parametrize("held_by", ["model", "device"])
+async def test_a_request_outwaits_the_gate_that_does_not_hold_it_up(held_by: str) -> None:
+    patience = {"admission_queue_timeout_ms": 60_000, "device_admission_queue_timeout_ms": 60_000}
+    patience["device_admission_queue_timeout_ms" if held_by == "model" else "admission_queue_timeout_ms"] = 20
+    queue = DeviceQueue(budget=4 if held_by == "model" else 1)
+    settings = ModelSettings(max_concurrent_streams=1 if held_by == "model" else 4)
+    server = server_settings(**patience)
+    async with actors(MODEL, launcher=faulty("paced"), server=server, settings=settings, queue=queue) as (actor,):
+        actor.load()
+        await actor.wait_state(State.READY)
+        holder = await actor.lease(request([1], LONG))
+        served: list[list[int]] = []
+
+        async def wait_for_it() -> None:
+            served.append(await generate(actor, [2], 3))
+
+        async with trio.open_nursery() as clients:
+            clients.start_soon(wait_for_it)
+            await until(lambda: actor._waiters)
+            ((_, wait),) = actor._waiters.values()
+            await until(lambda: wait.scope is not None and wait.scope.deadline > trio.current_time() + 30)
+            assert served == []
+            holder.close()
+        assert served == [[2, 3, 4]]
+
+
+async def test_a_device_budget_of_one_never_locks_up() -> None:
+    """Two models, requests of one and of two sequences, clients who leave, and a worker that dies: everybody gets an
+    answer or the error that is theirs, and nothing is left in the line."""
+    queue = DeviceQueue(budget=1)
+    answers: list[list[int] | str] = []
+    async with actors(MODEL, "tiny-llama3", launcher=faulty("paced"), queue=queue) as both:
+        for actor in both:
+            actor.load()
+            await actor.wait_state(State.READY)
+
+        async def client(actor: ModelActor, number: int) -> None:
+            tokens = 2 + number % 3
+            try:
+                if number % 5 == 4:
+                    lease = await actor.lease(request([number], LONG))
+                    try:
+                        await lease.wait()
+                    finally:
+                        lease.close()
+                    answers.append("left")
+                else:
+                    answers.append(await generate(actor, [number], tokens, n=1 + number % 2))
+            except WorkerLost:
+                answers.append("lost")
+
+        async with trio.open_nursery() as clients:
+            for number in range(20):
+                for actor in both:
+                    clients.start_soon(client, actor, number)
+            await until(lambda: len(answers) >= 8)
+            victim = both[0].worker
+            assert victim is not None
+            os.kill(victim.pid, signal.SIGKILL)
+        assert len(answers) == 40
+        assert answers.count("lost") <= 1
+        assert answers.count("left") >= 7
+        await until(lambda: queue.in_flight == 0)
+        assert [queue.waiting(actor) for actor in both] == [0, 0]
+        assert [actor.statistics().running for actor in both] == [0, 0]
 
 
 async def test_what_can_never_fit_is_refused_with_its_field() -> None:
@@ -753,3 +911,56 @@ async def test_a_failed_model_starts_nothing() -> None:
             await actor.wait_state(State.LOADING)
         assert launcher.started == started == 2
         assert "SIGILL" in str(actor.spares.problem)
+
+
+# Sinks.
+
+
+async def test_a_broken_sink_is_the_fault_of_its_own_request() -> None:
+    def broken() -> bool:
+        raise KeyError("a fault of ours")
+
+    async with actors(MODEL, launcher=faulty("")) as (actor,):
+        actor.load()
+        await actor.wait_state(State.READY)
+        worker = actor.worker
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(generate, actor, [7], 50)
+            lease = await actor.lease(request([8], 50))
+            with pytest.raises(KeyError):
+                await lease.wait(broken)
+            lease.close()
+        assert await generate(actor, [9], 5) == counted(9, 5)
+        assert actor.worker is worker
+        assert actor.statistics().running == 0
+
+
+async def test_steps_that_arrive_together_are_told_of_once() -> None:
+    """A server that is behind sends larger pieces, not more of them."""
+    async with actors(MODEL, launcher=faulty("")) as (actor,):
+        actor.load()
+        await actor.wait_state(State.READY)
+        assert actor.worker is not None
+        sock = actor.worker._socket
+        assert sock is not None
+        lease = await actor.lease(request([7], 50, n=2))
+        told: list[list[int]] = []
+
+        def all_steps_have_arrived() -> bool:
+            try:
+                waiting = list(FrameDecoder(FROM_WORKER).feed(sock.recv(2**20, socket.MSG_PEEK)))
+            except BlockingIOError:
+                return False
+            return any(delta[2] is not None for message in waiting for delta in message[1])
+
+        def sink() -> bool:
+            told.append([len(sequence.tokens) for sequence in lease.sequences])
+            if not lease.sequences[0].done:
+                while not all_steps_have_arrived():
+                    time.sleep(0.001)
+            return not lease.sequences[0].done
+
+        await lease.wait(sink)
+        assert told[-1] == [50, 50]
+        assert len(told) <= 2
+        lease.close()

@@ -97,6 +97,25 @@ async def test_the_pools_bytes_in_other_precisions(precision: str) -> None:
         assert actor.facts["kv_cache_bytes"] == actor.blocks_total * shape.block_bytes(32, precision)
 
 
+@pytest.mark.parametrize(
+    ("plugin", "keys", "values"),
+    [
+        ({"KV_CACHE_PRECISION": "f32"}, "f32", "f32"),
+        ({"KEY_CACHE_PRECISION": "f32", "VALUE_CACHE_PRECISION": "f32"}, "f32", "f32"),
+        ({"VALUE_CACHE_PRECISION": "u4"}, "u8", "u4"),
+    ],
+)
+async def test_the_pools_bytes_in_precisions_of_the_model(plugin: dict[str, str], keys: str, values: str) -> None:
+    model = ModelSettings(kv_cache_gb=0.01, plugin_config={**EXACT, **plugin})
+    async with actors(MODEL, settings=model) as (actor,):
+        await ready(actor)
+        shape = inspect_folder(model_folder(MODEL)).kv_shape
+        assert shape is not None
+        block = shape.block_bytes(32, keys, values)
+        assert actor.blocks_total == round(0.01 * 2**30) // block
+        assert actor.facts["kv_cache_bytes"] == actor.blocks_total * block
+
+
 async def test_forty_random_requests_on_a_pool_of_64_blocks() -> None:
     """All finish with exact counts; none is dropped, none is preempted; the pool is never promised twice."""
     chance = random.Random(4)
@@ -275,7 +294,7 @@ async def test_an_idle_worker_uses_no_processor_time() -> None:
         ("openvino_model.bin", b"\x00" * 1000, "openvino_model.bin has 1000 bytes"),
         ("openvino_model.xml", b"", "openvino_model.xml is empty"),
         ("openvino_model.xml", b"<net>nonsense", ""),
-        ("openvino_model.xml", None, "missing from tiny-qwen3: openvino_model.xml"),
+        ("openvino_model.xml", None, "tiny-qwen3 is not complete: openvino_model.xml is missing"),
     ],
 )
 async def test_a_broken_model_fails_with_the_reason_and_no_restarts(

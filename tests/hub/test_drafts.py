@@ -10,6 +10,7 @@ from rustedvino.config.types import SpeculativeSettings
 from rustedvino.hub.drafts import check_draft_devices, inspect_draft
 from rustedvino.hub.model_files import ModelProblem, inspect_folder
 from tests.support.actors import model_folder
+from tests.support.model_folders import embedding
 
 TARGET = "tiny-qwen3-chat"
 DRAFT = "tiny-qwen3-chat-draft"
@@ -36,7 +37,6 @@ def test_a_pair_that_fits() -> None:
         ({"num_local_experts": 4}, "mixture of experts"),
         ({"model_type": "qwen3_moe"}, "mixture of experts"),
         ({"text_config": {"n_routed_experts": 64}}, "mixture of experts"),
-        ({"architectures": ["BertModel"]}, "the draft is of kind embedding"),
         ({"num_hidden_layers": None}, "layers and heads"),
     ],
 )
@@ -45,6 +45,12 @@ def test_drafts_that_do_not_fit(copy_of: Callable[[str], Path], fields: dict[str
     change(folder, **fields)
     with pytest.raises(ModelProblem, match=rf"speculative.draft_model '{DRAFT}': .*{said}"):
         inspect_draft(inspect_folder(model_folder(TARGET)), SpeculativeSettings(draft_model=DRAFT), folder.parent)
+
+
+def test_a_draft_of_another_kind(tmp_path: Path) -> None:
+    embedding(tmp_path / DRAFT)
+    with pytest.raises(ModelProblem, match="the draft is of kind embedding"):
+        inspect_draft(inspect_folder(model_folder(TARGET)), SpeculativeSettings(draft_model=DRAFT), tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,20 @@ def test_forgiving_forgets_deaths_but_not_culprits() -> None:
     assert record.is_culprit(b"bad")
 
 
+def test_a_load_that_ran_out_of_memory_is_tried_once_more_however_long_it_took() -> None:
+    record = DeathRecord(POLICY)
+    for way_out in (record.loaded, record.forgive):
+        record.load_lacked_memory()
+        assert not record.out_of_memory
+        record.died(POLICY.window_secs * 9, ())  # another kind of death between changes nothing
+        record.load_lacked_memory()
+        assert record.out_of_memory
+        assert record.loads_without_memory == 2
+        way_out()
+        assert record.loads_without_memory == 0
+        assert not record.out_of_memory
+
+
 @settings(deadline=None)
 @given(deaths=st.lists(st.lists(st.binary(min_size=1, max_size=2), max_size=6), max_size=20))
 def test_memory_is_bounded_and_counts_never_exceed_deaths(deaths: list[list[bytes]]) -> None:

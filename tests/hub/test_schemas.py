@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from rustedvino.hub import schemas
-from rustedvino.hub.errors import Busy, EngineFailed, NotReady, WorkerLost
+from rustedvino.hub.errors import Busy, EngineFailed, HubError, NotReady, WorkerLost
 from rustedvino.hub.process import WorkerStartError
 from rustedvino.hub.schemas import (
     ConstraintProver,
@@ -18,11 +18,11 @@ from rustedvino.hub.schemas import (
     admit_constraint,
     constraint_of_schema,
 )
-from rustedvino.hub.utility import UtilityTimeout, UtilityWorker
+from rustedvino.hub.utility import UtilityCrashed, UtilityTimeout, UtilityWorker
 from rustedvino.text.constraints import JSON_OBJECT, Constraint, schema_constraint
 from rustedvino.text.json_schema import SchemaError
 from rustedvino.text.tokenizer import ModelTokenizer
-from tests.support.actors import actors, generate, model_folder
+from tests.support.actors import actors, faulty, generate, model_folder
 
 YES: Constraint = {"type": "grammar", "grammar": 'root ::= "yes"'}
 TOO_DEEP: Constraint = {"type": "grammar", "grammar": "root ::= " + "(" * 20_000 + '"a"' + ")" * 20_000}
@@ -61,8 +61,9 @@ class ScriptedUtility:
         self.go = trio.Event()
         self.go.set()
 
-    async def call(self, method: str, arguments: dict[str, Any], *, bound_secs: float) -> Any:
+    async def call(self, method: str, arguments: dict[str, Any], *, bound_secs: float, again: bool = True) -> Any:
         """One call."""
+        assert again == (method == "prepare_proofs"), "a second proof would meet a process that is not prepared"
         self.calls.append(method)
         await self.go.wait()
         answer = self.prepared
@@ -167,6 +168,30 @@ async def test_a_killed_worker_is_started_again_for_the_next_proof() -> None:
         assert worker.restarts == 1
 
 
+@pytest.mark.parametrize(
+    ("faults", "first", "second"),
+    [
+        (["proof-killed", "proof-killed", ""], NotReady, None),
+        (["proof-aborts", "proof-killed", ""], NotReady, None),
+        (["proof-killed", ""], None, None),
+        (["proof-aborts", "proof-aborts", ""], ConstraintRefused, ConstraintRefused),
+    ],
+    ids=["killed twice", "died once and killed once", "killed once", "died twice"],
+)
+async def test_only_what_a_process_dies_of_is_blamed(
+    nursery: trio.Nursery, faults: list[str], first: type[HubError] | None, second: type[HubError] | None
+) -> None:
+    trying = prover(UtilityWorker(nursery, 60.0, launcher=faulty(*faults)))
+    with trio.fail_after(60):
+        for expected in (first, second):
+            if expected is None:
+                await trying.prove(YES)
+                continue
+            with pytest.raises(expected) as found:
+                await trying.prove(YES)
+            assert (found.value.retry_after_secs is not None) == (expected is NotReady)
+
+
 async def test_equal_constraints_are_tried_once(nursery: trio.Nursery) -> None:
     worker = ScriptedUtility(nursery)
     worker.go = trio.Event()
@@ -200,21 +225,26 @@ GONE = {"ready": False, "compile_secs": 0.0}
 
 
 @pytest.mark.parametrize(
-    ("proofs", "expected", "remembered"),
+    ("proofs", "attempts", "expected", "remembered"),
     [
-        ([READY], None, True),
-        ([GONE, READY], None, True),
-        ([GONE], ConstraintRefused, True),
-        ([UtilityTimeout("slow")], ConstraintRefused, True),
-        ([schemas.BadInput("no")], ConstraintRefused, True),
-        ([EngineFailed("out of memory")], ConstraintRefused, True),
-        ([WorkerLost("died")], ConstraintRefused, True),
-        ([trio.TooSlowError()], Busy, False),
-        ([WorkerStartError("no process")], NotReady, False),
+        ([READY], 1, None, True),
+        ([GONE, READY], 2, None, True),
+        ([GONE], 2, NotReady, False),
+        ([UtilityTimeout("slow")], 1, ConstraintRefused, True),
+        ([UtilityTimeout("busy", starved=True)], 1, NotReady, False),
+        ([schemas.BadInput("no")], 1, ConstraintRefused, True),
+        ([EngineFailed("out of memory")], 1, ConstraintRefused, True),
+        ([UtilityCrashed("SIGSEGV")], 2, ConstraintRefused, True),
+        ([UtilityCrashed("SIGSEGV"), READY], 2, None, True),
+        ([WorkerLost("SIGKILL")], 2, NotReady, False),
+        ([WorkerLost("SIGKILL"), READY], 2, None, True),
+        ([UtilityCrashed("SIGSEGV"), WorkerLost("SIGKILL")], 2, NotReady, False),
+        ([trio.TooSlowError()], 1, Busy, False),
+        ([WorkerStartError("no process")], 1, NotReady, False),
     ],
 )
 async def test_what_each_end_of_a_trial_means(
-    nursery: trio.Nursery, proofs: list[Any], expected: type[Exception] | None, remembered: bool
+    nursery: trio.Nursery, proofs: list[Any], attempts: int, expected: type[Exception] | None, remembered: bool
 ) -> None:
     worker = ScriptedUtility(nursery, *proofs)
     trying = prover(worker)
@@ -224,7 +254,6 @@ async def test_what_each_end_of_a_trial_means(
         else:
             with pytest.raises(expected):
                 await trying.prove(YES)
-    attempts = 2 if proofs[0] is GONE else 1
     assert worker.calls.count("prove_constraint") == attempts * (1 if remembered else 2)
 
 

@@ -113,3 +113,23 @@ async def test_a_killed_spare_is_replaced() -> None:
         assert made.idle() != [spare]
         await made.take()
         assert made._failures == 0
+
+
+async def test_a_start_that_is_cancelled_at_any_moment_leaves_no_process() -> None:
+    launcher = faulty("")
+    with trio.fail_after(40):
+        async with trio.open_nursery() as nursery:
+            made = SparePool(nursery, 0, 60.0, launcher=launcher)
+
+            async def cancel(scope: trio.CancelScope, ticks: int) -> None:
+                for _ in range(ticks):
+                    await trio.lowlevel.checkpoint()
+                scope.cancel()
+
+            for ticks in range(8):
+                with trio.CancelScope() as scope:
+                    nursery.start_soon(cancel, scope, ticks)
+                    await made.take()
+                assert scope.cancelled_caught, "it started within so few ticks"
+                await until(lambda: all(process.returncode is not None for process in launcher.processes))
+    assert launcher.started >= 4

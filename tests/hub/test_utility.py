@@ -12,7 +12,7 @@ import trio
 
 from rustedvino.hub.errors import BadInput, WorkerLost
 from rustedvino.hub.process import Launcher, WorkerStartError
-from rustedvino.hub.utility import UtilityTimeout, UtilityWorker
+from rustedvino.hub.utility import UtilityCrashed, UtilityTimeout, UtilityWorker
 from rustedvino.text.probes import ProbeResult
 from rustedvino.worker import platform
 from tests.support.actors import faulty, model_folder
@@ -36,8 +36,9 @@ async def test_templates_are_probed_and_bombs_are_stopped() -> None:
         found = ProbeResult(**await worker.call("probe_template", probe(text), bound_secs=20))
         assert found.ok
         endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
-        with pytest.raises(UtilityTimeout, match=r"longer than 0\.5 s"):
+        with pytest.raises(UtilityTimeout, match=r"longer than 0\.5 s") as found_slow:
             await worker.call("probe_template", probe(endless), bound_secs=0.5)
+        assert not found_slow.value.starved
         assert worker.pid is None
         huge = "{{ 'x' * 3000000000 }}"
         bomb = ProbeResult(**await worker.call("probe_template", probe(huge), bound_secs=20))
@@ -55,8 +56,9 @@ async def test_a_call_that_gets_no_processor_time_is_waited_for(monkeypatch: pyt
         await worker.call("sleep", {"secs": 0.6}, bound_secs=0.2)
         assert worker.pid == pid
         monkeypatch.setattr("rustedvino.hub.utility.PATIENCE_SECS", 0.1)
-        with pytest.raises(UtilityTimeout):
+        with pytest.raises(UtilityTimeout) as found:
             await worker.call("sleep", {"secs": 3600}, bound_secs=0.2)
+        assert found.value.starved
         assert worker.pid is None
 
 
@@ -70,8 +72,9 @@ async def test_a_call_survives_the_death_of_its_worker_once(tmp_path: Path) -> N
     async with utility(faulty("")) as worker:
         assert await worker.call("crash-once", {"mark": str(tmp_path / "died")}) == "second"
         assert worker.restarts == 1
-        with pytest.raises(WorkerLost, match="SIGKILL"):
+        with pytest.raises(WorkerLost, match="SIGKILL") as found:
             await worker.call("crash", {})
+        assert not isinstance(found.value, UtilityCrashed)
         assert await worker.call("echo", {}) == ["echo", {}]
         pid = worker.pid
         assert pid is not None

@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
-from rustedvino.observe.access import CLIENT_GONE, MAX_PATH_CHARS, Access
-from rustedvino.observe.logs import JsonFormatter
+from rustedvino.observe.access import CLIENT_GONE, Access
+from rustedvino.observe.logs import MAX_CLIENT_TEXT_CHARS, JsonFormatter, LineFormatter, TextFormatter
 from rustedvino.observe.redact import Redactor
 
 
@@ -85,5 +85,20 @@ def test_answers_that_broke_off_say_so(caplog: pytest.LogCaptureFixture) -> None
 
 def test_long_paths_are_cut_and_percent_signs_are_text(caplog: pytest.LogCaptureFixture) -> None:
     access("/%s%d" + "x" * 10_000, status=404)[0].end()
-    assert "/%s%dxxx" in caplog.messages[0]
-    assert len(caplog.messages[0]) < MAX_PATH_CHARS + 100
+    line = TextFormatter(Redactor(), False).format(caplog.records[0])
+    assert "/%s%dxxx" in line
+    assert len(line) < MAX_CLIENT_TEXT_CHARS + 100
+    fields = json.loads(JsonFormatter(Redactor(), False).format(caplog.records[0]))
+    assert len(fields["path"]) == MAX_CLIENT_TEXT_CHARS
+    assert len(fields["message"]) < MAX_CLIENT_TEXT_CHARS + 100
+
+
+@pytest.mark.parametrize("formatter", [TextFormatter, JsonFormatter])
+def test_a_cut_path_shows_no_half_of_a_key(caplog: pytest.LogCaptureFixture, formatter: type[LineFormatter]) -> None:
+    key = "0123456789abcdef" * 4
+    redact = Redactor()
+    redact.hide([key])
+    access("/" + "x" * (MAX_CLIENT_TEXT_CHARS - len(key) // 2) + key + "/end", status=404)[0].end()
+    line = formatter(redact, False).format(caplog.records[0])
+    assert "xxx***" in line
+    assert key[:8] not in line

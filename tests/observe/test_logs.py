@@ -215,6 +215,16 @@ def test_long_records_are_cut_after_masking(start: Start) -> None:
     assert len(text) < MAX_RECORD_CHARS + 200
 
 
+def test_masking_draws_no_half_of_a_key_into_a_cut_record(start: Start) -> None:
+    logs, stream = start()
+    key = "k" * 20 + "0123456789"
+    logs.redact.hide([key])
+    log.info("%s", "x" * 12 + f"{key} " * (2 * MAX_RECORD_CHARS // len(key)))  # a key stands across the boundary
+    text = written(logs, stream)
+    assert "***" in text
+    assert "kkkk" not in text
+
+
 def test_a_wrong_call_of_the_log_is_reported_without_its_arguments(
     start: Start, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -185,7 +185,7 @@ def test_counters_are_there_at_zero_from_the_start() -> None:
         ("prompt_tokens_total", LABELS),
         *(
             ("worker_restarts_total", {**LABELS, "reason": reason})
-            for reason in ("crash", "engine_fault", "stall", "protocol", "gpu_poisoned", "start_failed")
+            for reason in ("crash", "engine_fault", "oom", "stall", "protocol", "gpu_poisoned", "start_failed")
         ),
         *(
             ("context_length_exceeded_total", {"model": "m", "gate": gate})

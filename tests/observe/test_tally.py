@@ -92,6 +92,8 @@ def test_short_keys_show_nothing(key: str, suffix: str | None) -> None:
         ("protocol", None, "protocol"),
         ("exit", "engine", "engine_fault"),
         ("exit", "gpu_poisoned", "gpu_poisoned"),
+        ("exit", "out_of_memory", "oom"),
+        (None, "out_of_memory", "oom"),
         (None, None, "start_failed"),
     ],
 )

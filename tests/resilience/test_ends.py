@@ -69,6 +69,19 @@ class Loading(Case):
         return lambda: [post.error(503, "model_unloading") for post in posts] and None
 
 
+class LoadingForAnAdministrator(Case):
+    """The same, asked for by an administrator who waits."""
+
+    environment: ClassVar = misbehaving("slow_load=3600")
+    model: ClassVar = {"load": "on_demand"}
+    ready = False
+
+    def reach(self, server: ServerProcess) -> Check:
+        post = Post(server, {}, f"/v1/admin/models/{MODEL}/load")
+        eventually(server, lambda: card(server, MODEL)["worker_pid"] is not None, "a worker that loads")
+        return lambda: post.error(503, "model_unloading") and None
+
+
 class Draining(Case):
     """A model is being unloaded, with a bound of its own that is longer than the server's."""
 
@@ -153,7 +166,9 @@ def stack() -> Iterator[ExitStack]:
         yield made
 
 
-@pytest.mark.parametrize("case", [Loading, Draining, SpareStarting, Backoff, Queue, NeverReading])
+@pytest.mark.parametrize(
+    "case", [Loading, LoadingForAnAdministrator, Draining, SpareStarting, Backoff, Queue, NeverReading]
+)
 def test_one_signal(tmp_path: Path, stack: ExitStack, case: type[Case]) -> None:
     """What does not end within the drain's bound is told so; then everything ends."""
     end(tmp_path, case(stack), DRAIN_SECS, told=True)

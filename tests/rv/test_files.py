@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rustedvino.rv.files import config_folder, make_private_folder, state_folder, write_private
+from rustedvino.places import config_folder
+from rustedvino.rv.files import make_private_folder, state_folder, write_private
 
 
 @pytest.mark.usefixtures("home")

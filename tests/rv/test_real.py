@@ -22,7 +22,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     )
     (folder / "config.keys.json").chmod(0o600)
     models = {"rv-demo": F32, "tiny-qwen3": {**F32, "load": "on_demand", "kv_cache_gb": 0.05}}
-    with ServerProcess.serving(folder, models, num_threads=1, spare_workers=0, shutdown_drain_secs=1) as process:
+    settings = {"num_threads": 1, "spare_workers": 0, "shutdown_drain_secs": 1}
+    voice = {"llm_model": "rv-demo"}
+    with ServerProcess.serving(folder, models, realtime_defaults=voice, **settings) as process:
         process.wait_log("model rv-demo is ready", 120)
         yield process
 
@@ -60,6 +62,10 @@ def test_keys(ask: Rv) -> None:
 
 def test_a_models_life(ask: Rv) -> None:
     assert ask("check", "tiny-qwen3").code == 0
+    small, large = (ask("check", "tiny-qwen3", "--kv-cache-gb", size, "--json").json for size in ("0.125", "0.25"))
+    assert large["kv_pool_bytes"] == 2 * small["kv_pool_bytes"]
+    done = ask("check", "tiny-qwen3", "--kv-cache-gb", "0.000001")
+    assert (done.code, "at least 16 are needed" in done.err) == (1, True)
     done = ask("load", "tiny-qwen3")
     assert done.code == 0, done.err
     assert re.match(r"tiny-qwen3 is ready \(on CPU, in ", done.out)
@@ -87,10 +93,20 @@ def test_a_models_life(ask: Rv) -> None:
     assert (done.code, "no-such-model" in done.err) == (1, True)
 
 
-def test_routes_that_this_server_does_not_have_yet_are_said_so(ask: Rv) -> None:
-    for arguments in (["voice-pin"], ["sessions"]):
+def test_voice(ask: Rv) -> None:
+    pin = ask("voice-pin")
+    assert pin.code == 0, pin.err
+    assert pin.out.startswith(
+        "configured: yes\nready: yes\nmodels:\n  stt_model: –\n  llm_model:\n    model_id: rv-demo"
+    )
+    shown = ask("voice-pin", "--json").json["models"]["llm_model"]
+    assert (shown["registered"], shown["pinned"], shown["state"]) == (True, False, "ready")
+    none = ask("sessions")
+    assert (none.code, none.out, none.err) == (0, "", "no voice session is open\n")
+    assert ask("sessions", "--json").json == {"object": "list", "sessions": []}
+    for arguments in (["session", "sess_1"], ["session-kill", "sess_1", "-y"]):
         done = ask(*arguments)
-        assert done.code == 0 or "this server does not know GET" in done.err
+        assert (done.code, "there is no open voice session 'sess_1'" in done.err) == (1, True)
 
 
 def test_a_chat(ask: Rv, terminal: Callable[..., Terminal], server: ServerProcess, home: Path) -> None:

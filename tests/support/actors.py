@@ -69,6 +69,7 @@ def server_settings(**changes: Any) -> ServerSettings:
         spare_workers=0,
         worker_stall_secs=30.0,
         admission_queue_timeout_ms=60_000,
+        device_admission_queue_timeout_ms=60_000,
         supervisor=QUICK,
     )
     return evolve(settings, **changes)

@@ -7,6 +7,7 @@ by length. A fault of a step happens in the FAULTY_STEP-th step of the process.
 
 import argparse
 import os
+import pathlib
 import signal
 import socket
 import struct
@@ -25,6 +26,8 @@ FLOOD_BYTES = 10_000_000
 SLOW_STEPS = 30
 SLOW_STEP_SECS = 0.06
 SLOW_LOAD_SECS = 1.8
+EATEN_BYTES = 192 * 2**20
+ADDRESS_SPACE_BYTES = 32 * 2**20
 BAD_BYTES = {
     "garbage": b"\x00\x00\x00\x05\xc1\xc1\xc1\xc1\xc1",
     "noise": bytes(range(7, 250, 3)),
@@ -84,12 +87,36 @@ class FaultyEngine:
         elif self._fault == "load-crash":
             print("a native library says: assertion failed in load", file=sys.stderr, flush=True)
             os.abort()
+        elif self._fault == "load-memory-error":
+            raise RuntimeError("Exception from src/inference/src/dev/plugin.cpp:54:\nstd::bad_alloc\n")
+        elif self._fault == "load-bad-alloc":
+            print("terminate called after throwing an instance of 'std::bad_alloc'", file=sys.stderr, flush=True)
+            os.abort()
+        elif self._fault == "load-address-space":
+            platform.limit_resources(address_space_bytes=ADDRESS_SPACE_BYTES)
+            bytearray(4 * ADDRESS_SPACE_BYTES)
+        elif self._fault == "load-eats":
+            bytearray(os.urandom(2**20) * (EATEN_BYTES // 2**20))
         elif self._fault == "load-hang":
             time.sleep(3600)
+        elif self._fault.startswith("cache-") and "CACHE_DIR" in spec["properties"]:
+            self._use_cache(pathlib.Path(spec["properties"]["CACHE_DIR"]))
         facts = {"block_size": spec["block_size"], "num_kv_blocks": spec["num_kv_blocks"]}
         if self._fault == "bad-facts":
             facts["block_size"] = "many"
         return facts
+
+    def _use_cache(self, folder: pathlib.Path) -> None:
+        """What the runtime does with its blobs, and a stale one is its undoing."""
+        blob = folder / "1.blob"
+        if blob.exists() and blob.read_bytes() == b"stale":
+            if self._fault == "cache-crash":
+                os.abort()
+            raise EngineFault("unknown", "the blob cannot be imported")
+        blob.write_bytes(b"fresh")
+        if self._fault == "cache-cut":
+            (folder / "2.blob").write_bytes(b"ha")
+            time.sleep(3600)
 
     def submit(self, sequence: int, prompt: bytes, options: dict[str, Any]) -> None:
         if self._fault == "reject":
@@ -112,6 +139,12 @@ class FaultyEngine:
             except FileExistsError:
                 return "second"
             os.kill(os.getpid(), signal.SIGKILL)
+        elif method == "prove_constraint":
+            if self._fault == "proof-killed":  # as from outside
+                os.kill(os.getpid(), signal.SIGKILL)
+            elif self._fault == "proof-aborts":
+                os.abort()
+            return {"ready": True, "compile_secs": 0.0}
         return [method, arguments]
 
     def step(self) -> tuple[list[Delta], list[Any]]:
@@ -170,6 +203,8 @@ class FaultyEngine:
             time.sleep(3600)
         elif fault == "spin":
             sum(range(10**15))  # native code that holds the GIL, as a step of the runtime does
+        elif fault == "step-bad-alloc":
+            raise RuntimeError("std::bad_alloc")
         elif fault == "raise":
             raise RuntimeError("Check 'x' failed at src/inference.cpp:1\nclFinish CL_OUT_OF_RESOURCES")
         elif fault == "words-then-exit":

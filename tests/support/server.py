@@ -20,8 +20,9 @@ REPOSITORY: Final = Path(__file__).resolve().parents[2]
 TINY_MODELS: Final = REPOSITORY / "tests" / "models"
 PACKAGED_MODELS: Final = REPOSITORY / "rustedvino" / "models"
 
-F32: Final = {"plugin_config": {"INFERENCE_PRECISION_HINT": "f32"}}
-"""Settings of a model whose answers do not depend on its neighbours in a batch: in bf16 they do, a little."""
+F32: Final = {"plugin_config": {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}}
+"""Settings of a model whose answers do not depend on its neighbours in a batch: in bf16 they do, a little, and with
+keys and values of 8 bits."""
 
 LISTENING: Final = re.compile(r"listening on http://(?P<host>.+):(?P<port>\d+)")
 START_SECS: Final = 60.0

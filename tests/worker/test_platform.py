@@ -174,3 +174,49 @@ async def test_a_killed_server_leaves_no_worker(fault: str) -> None:
             for pidfd in pidfds:
                 await trio.lowlevel.wait_readable(pidfd)  # readable: the process has ended
                 os.close(pidfd)
+
+
+COUNT = "low 0\nhigh 0\nmax 4\noom 1\noom_kill 2\noom_group_kill 0\n"
+OLD_COUNT = "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="control groups")
+@pytest.mark.parametrize(
+    ("groups", "file", "content"),
+    [
+        ("0::/user.slice/rustedvino.service\n", "user.slice/rustedvino.service/memory.events", COUNT),
+        ("0::/\n", "memory.events", COUNT),  # in a container with a name space of its own
+        ("0::/docker/abc\n", "memory.events", COUNT),  # in one without
+        ("9:name=systemd:/x\n4:cpu,memory:/job:1\n0::/\n", "memory/job:1/memory.oom_control", OLD_COUNT),
+        ("4:memory:/docker/abc\n", "memory/memory.oom_control", OLD_COUNT),
+        ("2:cpu:/\n0::/x\n", "unified/x/memory.events", COUNT),
+    ],
+)
+def test_the_kernels_count_of_kills_for_memory(tmp_path: Path, groups: str, file: str, content: str) -> None:
+    proc, cgroups = tmp_path / "proc", tmp_path / "cgroup"
+    (proc / "7").mkdir(parents=True)
+    (proc / "7" / "cgroup").write_text(groups)
+    (proc / "vmstat").write_text("nr_free_pages 1\noom_kill 5\n")
+    assert platform.oom_kill_counter(8, proc=proc, cgroups=cgroups) is None
+    machine = platform.oom_kill_counter(7, proc=proc, cgroups=cgroups)
+    assert machine == proc / "vmstat"
+    assert platform.read_oom_kills(machine) == 5
+    (cgroups / file).parent.mkdir(parents=True)
+    (cgroups / file).write_text(content)
+    own = platform.oom_kill_counter(7, proc=proc, cgroups=cgroups)
+    assert own == cgroups / file
+    assert platform.read_oom_kills(own) == 2
+
+
+def test_no_count_of_kills(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "cgroup").write_text("0::/\n")
+    assert platform.oom_kill_counter(7, proc=tmp_path, cgroups=tmp_path / "none") is None
+    (tmp_path / "empty").write_text("oom 3\n")
+    (tmp_path / "odd").write_text("oom_kill many\n")
+    assert [platform.read_oom_kills(tmp_path / name) for name in ("empty", "odd", "missing")] == [None] * 3
+
+
+def test_killed_or_not() -> None:
+    assert platform.was_killed(-signal.SIGKILL)
+    assert not any(platform.was_killed(code) for code in (0, 1, 9, -signal.SIGABRT, 137))

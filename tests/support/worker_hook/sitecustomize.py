@@ -2,6 +2,8 @@
 
 ``illegal_instruction``: the import of the runtime dies, as on a processor without the needed instructions.
 ``slow_load=SECS``: a load takes so much longer.
+``step_error=FILE``: once FILE is there, the next step of any worker raises the text in it, and FILE is gone.
+``limited_load=FILE``: a load may map no more than the number of bytes in FILE, while that file is there.
 ``spin``: SIGUSR1 makes the worker spin in native code for ever, without looking at anything.
 """
 
@@ -22,9 +24,12 @@ class DyingImport:
             os.kill(os.getpid(), signal.SIGILL)
 
 
-class SlowLoad:
-    def __init__(self, secs):
-        self.secs = secs
+class WrappedEngine:
+    """Lets a method of the engine do something else first."""
+
+    def __init__(self, method, before):
+        self.method = method
+        self.before = before
 
     def find_spec(self, name, path=None, target=None):
         if name != ENGINE_HOST:
@@ -35,16 +40,34 @@ class SlowLoad:
 
         def execute_and_wrap(module):
             execute(module)
-            load = module.ModelEngine.load
+            original = getattr(module.ModelEngine, self.method)
 
-            def slow_load(engine, given):
-                time.sleep(self.secs)
-                return load(engine, given)
+            def wrapped(*given):
+                self.before()
+                return original(*given)
 
-            module.ModelEngine.load = slow_load
+            setattr(module.ModelEngine, self.method, wrapped)
 
         spec.loader.exec_module = execute_and_wrap
         return spec
+
+
+def raise_once(path):
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+    raise RuntimeError(text)
+
+
+def limit(path):
+    if os.path.exists(path):
+        from rustedvino.worker import platform
+
+        with open(path) as file:
+            platform.limit_resources(address_space_bytes=int(file.read()))
 
 
 def spin(*_):
@@ -56,7 +79,11 @@ if "rustedvino.worker" in sys.orig_argv:
     if what == "illegal_instruction":
         sys.meta_path.insert(0, DyingImport())
     elif what == "slow_load":
-        sys.meta_path.insert(0, SlowLoad(float(value)))
+        sys.meta_path.insert(0, WrappedEngine("load", lambda: time.sleep(float(value))))
+    elif what == "limited_load":
+        sys.meta_path.insert(0, WrappedEngine("load", lambda: limit(value)))
+    elif what == "step_error":
+        sys.meta_path.insert(0, WrappedEngine("step", lambda: raise_once(value)))
     elif what == "spin":
         signal.signal(signal.SIGUSR1, spin)
     else:
