@@ -13,8 +13,9 @@ from attrs import define, field, frozen
 from rustedvino.config.types import ModelSettings, ServerSettings
 from rustedvino.hub.admission import DeviceQueue, Waiter
 from rustedvino.hub.calls import Call, Calls
+from rustedvino.hub.capacity import Capacity
 from rustedvino.hub.compile_cache import CompileCache, uses_cache
-from rustedvino.hub.drafts import check_draft_devices, inspect_draft
+from rustedvino.hub.drafts import inspect_draft
 from rustedvino.hub.errors import (
     BadInput,
     Busy,
@@ -23,19 +24,18 @@ from rustedvino.hub.errors import (
     HubError,
     NeverFits,
     NotReady,
-    PromptTooLong,
     Suspect,
     Unloading,
-    Unsupported,
     WorkerLost,
 )
 from rustedvino.hub.eviction import Refusal, Trigger
 from rustedvino.hub.footprint import KV_POOL_KINDS
 from rustedvino.hub.lease import FINISHES, GenerationRequest, Lease, Sequence
+from rustedvino.hub.load_spec import load_spec
 from rustedvino.hub.memory import ProcessMemory
 from rustedvino.hub.model_files import ModelFiles, ModelProblem
 from rustedvino.hub.poisoning import PoisonRecord
-from rustedvino.hub.pool import batched_tokens, block_size, pool_blocks, whole_blocks
+from rustedvino.hub.pool import pool_blocks, whole_blocks
 from rustedvino.hub.process import EndKind, WorkerProcess, WorkerStartError, describe_end, ignore_message
 from rustedvino.hub.residency import NoRoom
 from rustedvino.hub.restarts import DeathRecord, RestartPolicy
@@ -214,9 +214,14 @@ class ModelActor:
         return min(configured, int(self.facts.get("max_sequences", configured)))
 
     @property
+    def capacity(self) -> Capacity:
+        """Room of the model as it is, or was last, loaded."""
+        return Capacity(self.model_id, self.slots, self.facts)
+
+    @property
     def blocks_total(self) -> int:
         """Blocks of the KV pool; 0 before the first load."""
-        return int(self.facts.get("num_kv_blocks", 0))
+        return self.capacity.blocks_total
 
     @property
     def worker(self) -> WorkerProcess | None:
@@ -343,7 +348,7 @@ class ModelActor:
             )
         if self.state is State.READY:  # else by what the next load says
             try:
-                self._check_ever_fits(request)
+                self.capacity.check(request)
             except NeverFits:
                 self.tally.own_budget_rejected += 1
                 raise
@@ -412,62 +417,19 @@ class ModelActor:
     def fits(self, waiter: Waiter) -> bool:
         """Whether slots and blocks are free for the waiter now. See admission.Target."""
         request = self._waiters[id(waiter)][1].request
+        capacity = self.capacity
         return (
-            len(self._sequences) + request.sequences <= self.slots
-            and self._blocks_reserved + self._blocks(request) * request.sequences <= self.blocks_total
+            len(self._sequences) + request.sequences <= capacity.slots
+            and self._blocks_reserved + capacity.blocks(request) * request.sequences <= capacity.blocks_total
         )
-
-    def _blocks(self, request: GenerationRequest) -> int:
-        """Blocks that one sequence of the request may come to need."""
-        size = int(self.facts["block_size"])
-        return -(-(request.prompt_tokens + self._new_tokens(request)) // size)
-
-    def _new_tokens(self, request: GenerationRequest) -> int:
-        wanted = request.max_new_tokens
-        if "context_tokens" in self.facts:  # less than the model's own
-            wanted = max(1, min(wanted, self.facts["context_tokens"] - request.prompt_tokens))
-        if not request.shrinkable:
-            return wanted
-        per_sequence = self.blocks_total // request.sequences * int(self.facts["block_size"])
-        return max(1, min(wanted, per_sequence - request.prompt_tokens))
-
-    def _check_supported(self, request: GenerationRequest) -> None:
-        """Raise PromptTooLong or Unsupported for what the loaded engine said it does not take."""
-        most = self.facts.get("max_prompt_tokens")
-        if most is not None and request.prompt_tokens > most:
-            setting = self.facts.get("max_prompt_setting")
-            reason = "a model with a draft takes no more" if setting is None else f"the setting {setting}"
-            raise PromptTooLong(
-                f"the prompt has {request.prompt_tokens} tokens; {self.model_id!r} takes at most {most} ({reason})",
-                field=request.prompt_field,
-            )
-        for name, reason in self.facts.get("refuses", {}).items():
-            if any(options.get(name) for options in request.options):
-                raise Unsupported(f"'{name}' cannot be used with {self.model_id!r}: {reason}", field=name)
-
-    def _check_ever_fits(self, request: GenerationRequest) -> None:
-        """Raise NeverFits for a request that an idle model could not run."""
-        self._check_supported(request)
-        if request.sequences > self.slots:
-            raise NeverFits(
-                f"n is {request.sequences}, but {self.model_id!r} runs at most {self.slots} sequences at once",
-                field="n",
-            )
-        needed = self._blocks(request) * request.sequences
-        if needed > self.blocks_total:
-            size = int(self.facts["block_size"])
-            raise NeverFits(
-                f"{request.sequences} × ({request.prompt_tokens} prompt + {self._new_tokens(request)} new tokens) need "
-                f"{needed * size} tokens of KV pool; the pool of {self.model_id!r} holds {self.blocks_total * size}",
-                field="max_tokens" if not request.shrinkable else request.prompt_field,
-            )
 
     def _admit(self, waiter: Waiter, wait: "_Wait") -> None:
         del self._waiters[id(waiter)]
         request = wait.request
         assert self._worker is not None
-        new_tokens = self._new_tokens(request)
-        blocks = self._blocks(request)
+        capacity = self.capacity
+        new_tokens = capacity.new_tokens(request)
+        blocks = capacity.blocks(request)
         self.last_used = trio.current_time()
         self.tally.admitted(request.modality, request.prompt_tokens)
         lease = Lease(request, [], self._give_up, requested_at=wait.requested_at, admitted_at=self.last_used)
@@ -743,34 +705,20 @@ class ModelActor:
         self.files = files = prepared.files
         draft = await self._inspect_draft(files)
         blocks = await self._reserve(files, draft)
-        threads = self.settings.num_threads or self.server.num_threads
-        properties: dict[str, Any] = {}
-        if self.server.kv_cache_precision and not self.device.startswith("NPU"):
-            properties["KV_CACHE_PRECISION"] = self.server.kv_cache_precision
-        if threads and self.device == "CPU":
-            properties["INFERENCE_NUM_THREADS"] = threads
+        cache_folder = None
         if self.cache is not None and uses_cache(files.kind, self.device):
-            blobs_folder = await self.cache.open(self.model_id)
-            if blobs_folder is not None:
-                properties["CACHE_DIR"] = str(blobs_folder)
-        properties |= self.settings.plugin_config
-        return {
-            "kind": files.kind,
-            "path": str(files.folder),
-            "device": self.device,
-            "properties": properties,
-            "num_kv_blocks": blocks,
-            "block_size": block_size(self.device),
-            "context_tokens": files.context_tokens,
-            "max_prompt_len": self.settings.max_prompt_len,
-            "min_response_len": self.settings.min_response_len,
-            "draft": None if draft is None else self._draft_spec(draft),
-            "max_num_batched_tokens": batched_tokens(self.server, self.device, self.slots),
-            "max_num_seqs": self.settings.max_concurrent_streams or self.server.max_running_seqs,
-            "enable_prefix_caching": self.server.enable_prefix_caching,
-            "warmup_prompt": prepared.warmup_prompt,
-            "probe_strings": prepared.probe_strings,
-        }
+            cache_folder = await self.cache.open(self.model_id)
+        spec = load_spec(
+            files,
+            draft,
+            self.settings,
+            self.server,
+            self.device,
+            slots=self.slots,
+            kv_blocks=blocks,
+            cache_folder=cache_folder,
+        )
+        return spec | {"warmup_prompt": prepared.warmup_prompt, "probe_strings": prepared.probe_strings}
 
     async def _inspect_draft(self, files: ModelFiles) -> ModelFiles | None:
         """The draft model's files, where one is configured. Raises ModelProblem."""
@@ -778,19 +726,6 @@ class ModelActor:
         if speculative is None:
             return None
         return await trio.to_thread.run_sync(inspect_draft, files, speculative, self.server.models_dir)
-
-    def _draft_spec(self, draft: ModelFiles) -> dict[str, Any]:
-        """What the worker is told of the draft. Raises ModelProblem for a device that cannot have one."""
-        speculative = self.settings.speculative
-        assert speculative is not None
-        device = speculative.draft_device or self.device
-        check_draft_devices(self.device, device)
-        return {
-            "path": str(draft.folder),
-            "device": device,
-            "num_assistant_tokens": speculative.num_assistant_tokens,
-            "verify": speculative.verify_on_load,
-        }
 
     async def _reserve(self, files: ModelFiles, draft: ModelFiles | None) -> int:
         """Reserve the memory of a load and go to its device. Returns the blocks of the KV pool, 0 on an NPU."""
@@ -1021,7 +956,7 @@ class ModelActor:
             if wait.scope is not None:
                 wait.scope.deadline = min(wait.scope.deadline, deadline)
             try:
-                self._check_ever_fits(wait.request)
+                self.capacity.check(wait.request)
             except NeverFits as error:
                 self._refuse(waiter, wait, error)
         self.queue.pump()
