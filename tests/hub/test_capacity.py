@@ -53,9 +53,9 @@ def test_what_passes_the_check_fits_an_idle_model(
         ({"max_prompt_tokens": 2}, PromptTooLong, "a model with a draft takes no more"),
         ({"max_prompt_tokens": 2, "max_prompt_setting": "max_prompt_len"}, PromptTooLong, "the setting max_prompt_len"),
         (
-            {"refuses": {"temperature": "greedy only"}},
+            {"refuses": {"min_p": "greedy only"}},
             Unsupported,
-            "'temperature' cannot be used with 'm': greedy only",
+            "'min_p' cannot be used with 'm': greedy only",
         ),
     ],
 )
