@@ -10,6 +10,7 @@ available memory. Linux only; ends with 1 when something is not back.
 """
 
 import argparse
+import ctypes
 import gc
 import http.client
 import json
@@ -51,8 +52,10 @@ SETTLE_SECS: Final = 30.0
 MEMORY_SETTLE_SECS: Final = 60.0
 MIB: Final = 2**20
 USS_SHARE: Final = 0.04
-"""Growth of the server's own memory that is no leak: caches fill, and the allocator keeps what was in use at a peak."""
-OBJECTS_PER_CYCLE: Final = 5.0
+"""Growth of the server's own memory that is no leak: the log ring and caches fill, and free pieces lie among others."""
+OBJECTS_SLACK: Final = 2500
+"""Between moments of rest the number goes up and down by so much: what the last requests left in caches and records."""
+OBJECTS_PER_CYCLE: Final = 5
 AVAILABLE_SHARE: Final = 0.02
 LOST: Final = "no answer"
 
@@ -402,9 +405,9 @@ def faults(first: Figures, last: Figures, outcomes: Counter[str], admin: Counter
     ]
     if last.uss_bytes > first.uss_bytes * (1 + USS_SHARE):
         found.append(f"USS grew by {(last.uss_bytes - first.uss_bytes) / MIB:.1f} MiB")
-    grown = (last.objects - first.objects) / max(1, last.cycles - first.cycles)
-    if grown > OBJECTS_PER_CYCLE:
-        found.append(f"{grown:.1f} Python objects more with each cycle")
+    grown = last.objects - first.objects
+    if grown > OBJECTS_SLACK + OBJECTS_PER_CYCLE * (last.cycles - first.cycles):
+        found.append(f"{grown} Python objects more after {last.cycles - first.cycles} cycles")
     found += [
         f"a client got: {outcome} ({count} times)" for outcome, count in outcomes.items() if outcome not in DOCUMENTED
     ]
@@ -421,7 +424,7 @@ def memory_is_back(start_bytes: int) -> tuple[bool, int]:
     deadline = time.monotonic() + MEMORY_SETTLE_SECS
     while True:
         now = available_ram_bytes() or 0
-        if abs(now - start_bytes) <= AVAILABLE_SHARE * start_bytes:
+        if now >= start_bytes * (1 - AVAILABLE_SHARE):  # more of it is somebody else's doing
             return True, now
         if time.monotonic() > deadline:
             return False, now
@@ -436,8 +439,11 @@ def serve(config: str) -> int:
 
     target = Path(os.environ.pop(REPORT_VARIABLE))
 
+    libc = ctypes.CDLL(None)
+
     def report(*_: object) -> None:
         gc.collect()
+        libc.malloc_trim(0)  # what the allocator keeps for later is not in use
         figures = {"tasks": trio.lowlevel.current_statistics().tasks_living, "objects": len(gc.get_objects())}
         part = target.with_suffix(".part")
         part.write_text(json.dumps(figures))
@@ -452,7 +458,8 @@ def main() -> int:
     """Run the command line. 1 when something did not come back or an answer was not one of those documented."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cycles", type=int, default=300)
-    parser.add_argument("--warm-up", type=int, default=20, help="cycles before the first figures")
+    # The ring of log lines, 5,000 of them, is full after some 100 cycles; half of it is within what may grow.
+    parser.add_argument("--warm-up", type=int, default=60, help="cycles before the first figures")
     parser.add_argument("--stretch", type=int, default=50, help="cycles from one row of the table to the next")
     parser.add_argument(
         "--shared-machine", action="store_true", help="others use memory too: do not look at the machine's"

@@ -56,6 +56,8 @@ class TextModel:
     server: ServerSettings
     utility: UtilityWorker
     _assets: TextAssets | None = None
+    _tokenizer: ModelTokenizer | None = None
+    """The last one read from the folder, kept while its file is the same."""
     _lock: trio.Lock = field(factory=trio.Lock)
 
     async def assets(self) -> TextAssets:
@@ -112,7 +114,8 @@ class TextModel:
         )
         tokenizer: ModelTokenizer | RuntimeTokenizer
         try:
-            tokenizer = await trio.to_thread.run_sync(ModelTokenizer.from_folder, files.folder)
+            read = partial(ModelTokenizer.from_folder, files.folder, kept=self._tokenizer)
+            tokenizer = self._tokenizer = await trio.to_thread.run_sync(read)
         except TokenizerUnavailable as error:
             log.warning("model %s is tokenized by its worker: %s", self.model_id, error.reason)
             tokenizer = self._runtime_tokenizer(files)

@@ -248,3 +248,18 @@ def test_a_missing_or_broken_file_says_so(tmp_path: Path, content, reason):
         (tmp_path / "tokenizer.json").write_bytes(content)
     with pytest.raises(TokenizerUnavailable, match=reason):
         ModelTokenizer.from_folder(tmp_path)
+
+
+def test_a_kept_tokenizer_is_used_while_its_file_is_the_same(chat_folder: Path, tmp_path: Path):
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes((chat_folder / "tokenizer.json").read_bytes())
+    first = ModelTokenizer.from_folder(tmp_path)
+    path.write_bytes(path.read_bytes())
+    assert ModelTokenizer.from_folder(tmp_path, kept=first) is first
+    path.write_bytes(path.read_bytes() + b" ")
+    second = ModelTokenizer.from_folder(tmp_path, kept=first)
+    assert second is not first
+    assert second.encode_raw("hello") == first.encode_raw("hello")
+    path.write_text("{")
+    with pytest.raises(TokenizerUnavailable):
+        ModelTokenizer.from_folder(tmp_path, kept=second)
