@@ -155,6 +155,8 @@ class ModelActor:
     """What the worker used when last measured."""
     gpu_bytes: int | None = None
     """GPU memory of the worker when last measured, None where the system does not say."""
+    spilled_bytes: int | None = None
+    """Weights that are not on the model's card, when last measured; None where the system does not say."""
     restarts: int = 0
     tally: ModelTally = field(factory=ModelTally)
     schema_limit: NewSchemaLimit = field(factory=NewSchemaLimit)
@@ -581,7 +583,7 @@ class ModelActor:
     def _give_memory_back(self) -> None:
         """The process has been reaped: its whole charge goes. A model that restarts keeps its place."""
         assert self._worker is None
-        self.memory = self.gpu_bytes = None
+        self.memory = self.gpu_bytes = self.spilled_bytes = None
         if self.state is not State.FAILED:
             self.kv_cache_gb = None
         if self._holds_memory:

@@ -157,6 +157,7 @@ def _memory(hub: Hub, actor: ModelActor) -> dict[str, Any] | None:
         "charged": reservation.charges,
         "reserved": dict(reservation.reserved),
         "measured_peak": dict(reservation.measured_peak),
+        "spilled_bytes": actor.spilled_bytes,
         "process": None if actor.memory is None else attrs.asdict(actor.memory),
     }
 

@@ -450,6 +450,19 @@ class Hub:
         except WorkerStartError as error:
             log.error("the utility worker does not start: %s", error)
 
+    def _note_spill(self, actor: ModelActor, gpu: memory.GpuMemory | None) -> None:
+        """Warn, once a load, when the driver keeps weights of a card's model in system memory."""
+        assert actor.files is not None
+        spilled = self.residency.spilled_bytes(actor.device, actor.files.weights_bytes, gpu)
+        if spilled and not actor.spilled_bytes:
+            log.warning(
+                "model %s: %d bytes of its weights are not on %s but in system memory, which is slow",
+                actor.model_id,
+                spilled,
+                actor.device,
+            )
+        actor.spilled_bytes = spilled
+
     async def _keep_house(self) -> None:
         """Measure memory and unload idle models, now and then."""
         await self._inventoried.wait()
@@ -466,6 +479,7 @@ class Hub:
                     actor.memory = process
                     actor.gpu_bytes = None if gpu is None else gpu.local_bytes
                     self.residency.note(model_id, process, gpu)
+                    self._note_spill(actor, gpu)
                 own = actor.settings.idle_unload_secs
                 limit = self.settings.idle_unload_secs if own is None else own
                 idle_secs = trio.current_time() - max(actor.last_used, actor.loaded_at)

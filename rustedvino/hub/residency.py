@@ -13,7 +13,7 @@ from rustedvino.hub import memory
 from rustedvino.hub.eviction import LoadPlan, LoadRequest, Refusal, Resident, plan_load
 from rustedvino.hub.footprint import estimate
 from rustedvino.hub.inventory import SYSTEM_RAM, Inventory
-from rustedvino.hub.ledger import Ledger, OverBudget
+from rustedvino.hub.ledger import Ledger, OverBudget, spilled_bytes
 from rustedvino.hub.model_files import ModelFiles
 from rustedvino.hub.placement import place
 
@@ -121,6 +121,14 @@ class Residency:
                     measured[self.inventory.domain(device.name)] = used
         for domain, amount in self.ledger.measure(model_id, measured).items():
             log.warning("model %s uses %d bytes of %s more than was reserved", model_id, amount, domain)
+
+    def spilled_bytes(self, device_name: str, weights_bytes: int, gpu: memory.GpuMemory | None) -> int | None:
+        """How much of a loaded model's weights is not on its discrete GPU; None where the system does not say."""
+        device = self.inventory.find(device_name)
+        if gpu is None or device is None or device.type != "discrete" or not device.pci_address:
+            return None
+        resident = gpu.local_by_pci.get(device.pci_address)
+        return None if resident is None else spilled_bytes(weights_bytes, resident)
 
     async def _wait_free(self, plan: LoadPlan) -> None:
         """Wait until the system reports the bytes free; the ledger's word alone is not enough."""

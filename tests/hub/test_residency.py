@@ -4,11 +4,16 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 
 from rustedvino.config.types import BYTES_PER_GB, ModelSettings, ServerSettings
-from rustedvino.hub.eviction import LoadRequest, Resident
+from rustedvino.hub.eviction import LoadRequest, Refusal, Resident
 from rustedvino.hub.inventory import SYSTEM_RAM, Device, Inventory
 from rustedvino.hub.ledger import open_ledger
+from rustedvino.hub.memory import GpuMemory
 from rustedvino.hub.model_files import KvShape, ModelFiles
 from rustedvino.hub.residency import NoRoom, Residency, Wish
 
@@ -66,9 +71,12 @@ class Machine:
         self.evicted.append(model_id)
         self.residency.release(model_id)
 
-    async def load(self, model_id: str, *, force: bool = False) -> None:
+    def wish(self, model_id: str, *, force: bool = False) -> Wish:
         request = LoadRequest(model_id=model_id, trigger="admin", force=force)
-        await self.residency.acquire(Wish(request=request, files=files(model_id), settings=ModelSettings()))
+        return Wish(request=request, files=files(model_id), settings=ModelSettings())
+
+    async def load(self, model_id: str, *, force: bool = False) -> None:
+        await self.residency.acquire(self.wish(model_id, force=force))
 
     @property
     def resident(self) -> set[str]:
@@ -126,3 +134,59 @@ async def test_what_was_taken_meanwhile_is_said(autojump_clock: trio.testing.Moc
     with pytest.raises(NoRoom):
         await machine.load("c")
     assert machine.resident == {"b"}
+
+
+ARC = Device(
+    name="GPU.1", full_name="A card", type="discrete", total_memory_bytes=16 * BYTES_PER_GB, pci_address="0000:03:00.0"
+)
+
+
+@pytest.mark.parametrize(
+    ("device", "gpu", "expected"),
+    [
+        ("GPU.1", {"0000:03:00.0": 950}, 0),
+        ("GPU.1", {"0000:03:00.0": 400}, 600),
+        ("GPU.1", {"0000:09:00.0": 400}, None),
+        ("GPU.1", None, None),
+        ("CPU", {"0000:03:00.0": 400}, None),
+    ],
+)
+def test_weights_that_are_not_on_their_card(device: str, gpu: dict[str, int] | None, expected: int | None) -> None:
+    residency = Machine(10).residency
+    residency.inventory = Inventory((CPU, ARC))
+    measured = None if gpu is None else GpuMemory(local_by_pci=gpu, system_bytes=0)
+    assert residency.spilled_bytes(device, 1000, measured) == expected
+
+
+@hypothesis_settings(max_examples=100, deadline=None)
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from("abcdef"), st.booleans(), st.sets(st.sampled_from("abcdef"))), min_size=1, max_size=12
+    ),
+    budget_gb=st.sampled_from([1.5, 2.5, 4.0, 7.0]),
+)
+def test_a_load_does_what_the_check_before_it_said(steps: list[tuple[str, bool, set[str]]], budget_gb: float) -> None:
+    async def run() -> None:
+        machine = Machine(budget_gb)
+        for model_id, force, busy in steps:
+            if model_id in machine.resident:
+                machine.residency.release(model_id)
+                continue
+            machine.busy = busy
+            said = machine.residency.plan(machine.wish(model_id, force=force))
+            before, machine.evicted = machine.resident, []
+            refusal: Refusal | None = None
+            try:
+                await machine.load(model_id, force=force)
+            except NoRoom as error:
+                refusal = error.refusal
+            if isinstance(said, Refusal):
+                assert refusal == said
+                assert (machine.resident, machine.evicted) == (before, [])
+            else:
+                assert refusal is None
+                assert machine.evicted == list(said.victims)
+                assert machine.resident == before - set(said.victims) | {model_id}
+                assert machine.residency.ledger.get(model_id).reserved == said.demand
+
+    trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
