@@ -1,6 +1,7 @@
-"""Clocks, memory and statistics that every benchmark here uses. Linux only, like the targets."""
+"""Clocks, memory, processes and statistics that every benchmark here uses. Linux only, like the targets."""
 
 import os
+import subprocess
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -33,6 +34,16 @@ def children(pid: int) -> list[int]:
     for task in Path(f"/proc/{pid}/task").iterdir():
         found += [int(word) for word in (task / "children").read_text().split()]
     return found
+
+
+def end(process: "subprocess.Popen[str]", patience_secs: float) -> None:
+    """Ask a process of ours to end, and kill it when it has not after so long."""
+    process.terminate()
+    try:
+        process.wait(patience_secs)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def command_line(pid: int) -> list[str]:

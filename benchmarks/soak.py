@@ -31,7 +31,7 @@ from typing import Any, Final, Self
 
 import attrs
 
-from benchmarks.measure import children, load_average, table
+from benchmarks.measure import children, end, load_average, table
 from benchmarks.target import LISTENING
 from rustedvino.hub.memory import available_ram_bytes, process_memory
 
@@ -135,12 +135,7 @@ class Server:
 
     def __exit__(self, *_: object) -> None:
         assert self._process is not None
-        self._process.terminate()
-        try:
-            self._process.wait(ANSWER_SECS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        end(self._process, ANSWER_SECS)
         shutil.rmtree(self.scratch, ignore_errors=True)
 
     @property

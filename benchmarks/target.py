@@ -17,7 +17,7 @@ from types import FrameType, TracebackType
 from typing import Any, NoReturn, Self
 
 from benchmarks.loadgen import random_ids
-from benchmarks.measure import children, command_line
+from benchmarks.measure import children, command_line, end
 from rustedvino.config import load_config
 from rustedvino.hub.model_files import inspect_folder
 from rustedvino.hub.pool import batched_tokens, pool_blocks
@@ -136,12 +136,7 @@ class ServerProcess:
     ) -> None:
         assert self._process is not None
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        self._process.terminate()
-        try:
-            self._process.wait(STOP_SECS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        end(self._process, STOP_SECS)
         shutil.rmtree(self.scratch, ignore_errors=True)
 
     def get(self, path: str) -> bytes:

@@ -357,17 +357,11 @@ class Connection:
         if self._unsent or self._send_lock.locked():
             await self._write_rest(data)
             return
-        try:
-            sent = self.sock.send(data)
-        except BlockingIOError:
-            sent = 0
-        except OSError:
-            self._fail()
-            await trio.lowlevel.checkpoint()
+        if not self.write_now(data):
+            await self.flush()
             return
-        self.bytes_sent += sent
-        if sent < len(data):
-            await self._write_rest(data[sent:])
+        if self._broken:
+            await trio.lowlevel.checkpoint()
             return
         self._sends_since_yield += 1
         if self._sends_since_yield < SENDS_PER_YIELD:

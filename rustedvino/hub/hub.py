@@ -493,8 +493,7 @@ async def read_inventory(processes: trio.Nursery) -> Inventory:
     calls = Calls()
     worker = WorkerProcess(role="model", stall_secs=INVENTORY_SECS, label="inventory", handler=calls.handle)
     try:
-        await processes.start(worker.run)
-        await worker.hello()
+        await worker.start(processes)
         with trio.fail_after(INVENTORY_SECS):
             return from_facts(await calls.make(worker, "read_inventory", {}))
     except (WorkerStartError, HubError, trio.TooSlowError, ValueError) as error:

@@ -78,7 +78,7 @@ def _nothing() -> None:
 
 @define(eq=False)
 class WorkerProcess:
-    """Start with ``await nursery.start(worker.run)``; then ``await worker.hello()``.
+    """Start with ``await worker.start(nursery)``.
 
     Messages reach ``handler`` in the reader's task; it must not block and raises ProtocolError when the worker
     sent what it may not. ``settled`` is called when all that arrived together has been handled, which is more than one
@@ -165,6 +165,18 @@ class WorkerProcess:
                 readers.cancel_scope.deadline = trio.current_time() + LAST_WORDS_SECS
         finally:
             await self._reap()
+
+    async def start(self, nursery: trio.Nursery) -> None:
+        """Start the process, as a task of ``nursery``, and wait for its greeting. Raises WorkerStartError.
+
+        A start that is given up leaves no process behind.
+        """
+        try:
+            await nursery.start(self.run)  # when this is cancelled, the process may be there already
+            await self.hello()
+        except BaseException:  # a cancellation comes out of the nurseries inside as a group
+            self.kill("killed", "its start was given up")
+            raise
 
     async def hello(self) -> None:
         """Wait for the worker's greeting. Raises WorkerStartError; the process is then ended."""

@@ -76,12 +76,7 @@ class SparePool:
 
     async def _start(self) -> WorkerProcess:
         worker = WorkerProcess(role="model", stall_secs=self.stall_secs, launcher=self.launcher)
-        try:
-            await self.nursery.start(worker.run)  # when this is cancelled, the process may be there already
-            await worker.hello()
-        except BaseException:  # a cancellation comes out of the nurseries inside as a group
-            worker.kill("killed", "its start was given up")
-            raise
+        await worker.start(self.nursery)
         return worker
 
     async def _notice_end(self, worker: WorkerProcess) -> None:

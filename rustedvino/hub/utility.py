@@ -119,12 +119,7 @@ class UtilityWorker:
             label="utility",
             handler=self._handle,
         )
-        try:
-            await self.nursery.start(worker.run)  # when this is cancelled, the process may be there already
-            await worker.hello()
-        except BaseException:  # a cancellation comes out of the nurseries inside as a group
-            worker.kill("killed", "its start was given up")
-            raise
+        await worker.start(self.nursery)
         self._worker = worker
         self.nursery.start_soon(self._notice_end, worker)
         return worker

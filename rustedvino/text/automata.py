@@ -19,8 +19,6 @@ MAX_STATES: Final = 1500
 MAX_ROUNDS: Final = 30
 _LAST_ASCII: Final = 0x7F
 _ESCAPED: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-
-
 _TAKES_DIGITS: Final = re.compile(r"([\x01-\x1f\x7f-\xff])(?=[0-9a-fA-F])")
 _APART: Final = r'\1" "'
 
