@@ -49,8 +49,11 @@ def read(config: Path | None) -> Record | None:
     path = _place(config, ".json")
     try:
         raw = json.loads(path.read_bytes())
+        pid = int(raw["pid"])
+        if pid < 1:  # to a signal that is a group of processes, or all of them
+            return None
         return Record(
-            pid=int(raw["pid"]),
+            pid=pid,
             identity=str(raw["identity"]),
             base_url=str(raw["base_url"]),
             config=raw["config"],

@@ -65,8 +65,11 @@ def _windows_identity(pid: int) -> str | None:
 
 
 def session_members(leader: int) -> list[int]:
-    """Processes that live in the session which ``leader`` opened, itself included; [] where that cannot be told."""
-    if sys.platform != "linux":
+    """Processes that live in the session which ``leader`` opened, itself included; [] where that cannot be told.
+
+    Session 0 is that of everybody whose leader lives outside of our PID namespace, as in a container: nobody's here.
+    """
+    if sys.platform != "linux" or leader < 1:
         return []
     found = []
     for entry in os.listdir("/proc"):

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import stat
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -204,12 +205,30 @@ def test_a_session_of_somebody_else_is_not_what_a_server_left(rv: Rv, config: Pa
     """After a restart of the machine, the number of the server may be that of a login."""
     own = processes.identity(os.getpid())
     assert own is not None
-    session = os.getsid(0)
     boot = own.rpartition(":")[0]
-    for identity in (f"{boot}:0", "another boot:1"):
-        background.write(config, background.Record(session, identity, "http://127.0.0.1:1", None, "/log", (), 1.0))
-        done = rv("stop", "-y")
-        assert (done.code, done.out) == (0, "the server does not run\n"), done.err
+    login = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    try:
+        for identity in (f"{boot}:0", "another boot:1"):
+            background.write(
+                config, background.Record(login.pid, identity, "http://127.0.0.1:1", None, "/log", (), 1.0)
+            )
+            done = rv("stop", "-y")
+            assert (done.code, done.out) == (0, "the server does not run\n"), done.err
+        assert login.poll() is None
+    finally:
+        login.kill()
+        login.wait()
+
+
+@pytest.mark.parametrize("pid", [0, -1, -7])
+def test_a_record_that_names_no_process_is_none(rv: Rv, config: Path, pid: int) -> None:
+    """In a container, session 0 holds everybody whose leader is outside; a signal to -1 reaches every process."""
+    own = processes.identity(os.getpid())
+    assert own is not None
+    background.write(config, background.Record(pid, own, "http://127.0.0.1:1", None, "/log", (), 1.0))
+    assert background.read(config) is None
+    done = rv("stop", "-y", "--kill")
+    assert (done.code, done.out) == (0, "the server does not run\n"), done.err
 
 
 def test_a_server_that_ends_while_it_starts_shows_its_last_words(

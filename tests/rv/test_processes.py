@@ -63,3 +63,10 @@ def test_identities_of_another_boot() -> None:
 def test_what_cannot_be_started_raises(tmp_path: Path) -> None:
     with (tmp_path / "log").open("wb") as log, pytest.raises(OSError, match="no-such-program"):
         processes.spawn(["no-such-program"], folder=tmp_path, log=log)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sessions are read from /proc")
+@pytest.mark.parametrize("leader", [0, -1])
+def test_a_session_without_a_leader_here_has_no_members(leader: int) -> None:
+    """In a container, processes of its host's sessions show session 0: kernel threads do so anywhere."""
+    assert processes.session_members(leader) == []
