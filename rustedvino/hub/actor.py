@@ -153,6 +153,7 @@ class ModelActor:
     """Times of trio's clock."""
     memory: ProcessMemory | None = None
     """What the worker used when last measured."""
+    memory_at: float = 0.0
     gpu_bytes: int | None = None
     """GPU memory of the worker when last measured, None where the system does not say."""
     spilled_bytes: int | None = None

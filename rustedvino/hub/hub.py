@@ -463,6 +463,23 @@ class Hub:
             )
         actor.spilled_bytes = spilled
 
+    async def _measure(self, actor: ModelActor, worker: WorkerProcess) -> None:
+        """Note what a worker uses of the system's memory and the cards', as far as it has changed."""
+        process, now = actor.memory, trio.current_time()
+        if process is None or memory.is_outdated(process, now - actor.memory_at, memory.resident_bytes(worker.pid)):
+            process = await trio.to_thread.run_sync(memory.process_memory, worker.pid)
+            actor.memory_at = now
+        gpu = None
+        draft = actor.settings.speculative
+        if actor.device != "CPU" or (draft is not None and draft.draft_device not in (None, "CPU")):
+            gpu = await trio.to_thread.run_sync(memory.gpu_memory, worker.pid)
+        if process is None or worker is not actor.worker:
+            return
+        actor.memory = process
+        actor.gpu_bytes = None if gpu is None else gpu.local_bytes
+        self.residency.note(actor.model_id, process, gpu)
+        self._note_spill(actor, gpu)
+
     async def _keep_house(self) -> None:
         """Measure memory and unload idle models, now and then."""
         await self._inventoried.wait()
@@ -473,13 +490,7 @@ class Hub:
                 worker = actor.worker
                 if actor.state is not State.READY or worker is None:
                     continue
-                process = await trio.to_thread.run_sync(memory.process_memory, worker.pid)
-                gpu = await trio.to_thread.run_sync(memory.gpu_memory, worker.pid)
-                if process is not None and worker is actor.worker:
-                    actor.memory = process
-                    actor.gpu_bytes = None if gpu is None else gpu.local_bytes
-                    self.residency.note(model_id, process, gpu)
-                    self._note_spill(actor, gpu)
+                await self._measure(actor, worker)
                 own = actor.settings.idle_unload_secs
                 limit = self.settings.idle_unload_secs if own is None else own
                 idle_secs = trio.current_time() - max(actor.last_used, actor.loaded_at)

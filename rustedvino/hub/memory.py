@@ -1,7 +1,7 @@
 """How much memory a process and the machine really use, read from the kernel. None where it does not say.
 
-Reading ``smaps_rollup`` walks the page tables of the process: up to a tenth of a second for a large model. Call
-`process_memory` in a thread, and not per request.
+Reading ``smaps_rollup`` walks the page tables of the process: up to a tenth of a second for a large model, and a tenth
+of this server's time when it is done every 5 s. Call `process_memory` in a thread, and only when `is_outdated`.
 """
 
 import os
@@ -16,6 +16,9 @@ PROC: Final = Path("/proc")
 MAX_FDS: Final = 4096
 """Open files of one process that are looked at for DRM statistics."""
 MAX_FILE_BYTES: Final = 64 * 1024
+GREAT_CHANGE: Final = 1 / 8
+SMALL_CHANGE: Final = 1 / 128
+CREEP_SECS: Final = 60.0
 
 _UNITS: Final = {"": 1, "B": 1, "kB": 2**10, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _LINE: Final = re.compile(r"^(\S+):\s+(\d+) ?(\w*)$", re.MULTILINE)
@@ -67,6 +70,22 @@ class GpuMemory:
     def local_bytes(self) -> int:
         """What is on cards, over all of them."""
         return sum(self.local_by_pci.values())
+
+
+def resident_bytes(pid: int, proc: Path = PROC) -> int | None:
+    """Resident memory of a process by the kernel's own running count: costs microseconds. None when it is gone."""
+    text = _read(proc / str(pid) / "statm")
+    fields = (text or "").split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 1 else None
+
+
+def is_outdated(measured: ProcessMemory, age_secs: float, resident: int | None) -> bool:
+    """Whether a process has grown or shrunk since it was measured so that it is worth measuring again: at once after
+    a great change, now and then while it creeps, as a KV pool does that fills."""
+    if resident is None:
+        return True
+    share = abs(resident - measured.rss_bytes) / max(measured.rss_bytes, 1)
+    return share > GREAT_CHANGE or (share > SMALL_CHANGE and age_secs >= CREEP_SECS)
 
 
 def process_memory(pid: int, proc: Path = PROC) -> ProcessMemory | None:

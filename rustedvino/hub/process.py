@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 HELLO_TIMEOUT_SECS: Final = 120.0
 """Interpreter start and import of the runtime, on a machine with every core busy."""
 WATCH_TICK_SECS: Final = 1.0
+OOM_LOOK_SECS: Final = 5.0
 PING_INTERVAL_SECS: Final = 10.0
 LAST_WORDS_SECS: Final = 1.0
 """How long a dead worker's socket and log pipes are read for what it still said."""
@@ -318,10 +319,13 @@ class WorkerProcess:
         the first may be our own lateness, or a job control stop of the whole group."""
         number = 0
         suspicion = 0
+        look_at = 0.0
         while True:
-            await trio.sleep(WATCH_TICK_SECS)
+            # Whole seconds: the watches of all workers share one waking of the event loop.
+            await trio.sleep_until((trio.current_time() // WATCH_TICK_SECS + 1) * WATCH_TICK_SECS)
             now = trio.current_time()
-            if self._oom_kills is not None:
+            if self._oom_kills is not None and now >= look_at:
+                look_at = now + OOM_LOOK_SECS
                 self._oom_kills.look(now)
             stopped = platform.is_stopped(self.pid)
             if not stopped and (self._deadline is None or now < self._deadline):

@@ -11,9 +11,11 @@ from rustedvino.hub.memory import (
     ProcessMemory,
     available_ram_bytes,
     gpu_memory,
+    is_outdated,
     parse_fdinfo,
     parse_smaps_rollup,
     process_memory,
+    resident_bytes,
     system_charge_bytes,
     total_gpu_memory,
 )
@@ -120,7 +122,38 @@ def test_this_process():
     assert 0 < available_ram_bytes() < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_resident_memory_is_that_of_the_measurement():
+    measured = process_memory(os.getpid())
+    assert measured is not None
+    block = b"x" * max(32 * MB, measured.rss_bytes // 4)
+    grown = resident_bytes(os.getpid())
+    assert grown is not None
+    assert grown - measured.rss_bytes > len(block) * 3 // 4
+    assert is_outdated(measured, 0.0, grown)
+
+
+@pytest.mark.parametrize(
+    ("resident_mb", "age_secs", "outdated"),
+    [
+        (1024, 1e6, False),
+        (1030, 1e6, False),
+        (1040, 59.0, False),
+        (1040, 60.0, True),  # a pool that fills
+        (1000, 60.0, True),
+        (1200, 0.0, True),
+        (800, 0.0, True),
+        (None, 0.0, True),
+    ],
+)
+def test_what_is_measured_again(resident_mb, age_secs, outdated):
+    measured = ProcessMemory(rss_bytes=1024 * MB, pss_bytes=MB, uss_bytes=MB, held_bytes=MB)
+    resident = None if resident_mb is None else resident_mb * MB
+    assert is_outdated(measured, age_secs, resident) is outdated
+
+
 def test_nothing_is_known_of_a_process_that_is_gone(tmp_path):
+    assert resident_bytes(4000000, tmp_path) is None
     assert process_memory(4000000, tmp_path) is None
     assert gpu_memory(4000000, tmp_path) is None
     assert available_ram_bytes(tmp_path) is None
