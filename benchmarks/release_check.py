@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import trio
 
 from benchmarks import latency, worker_overhead
 from benchmarks.compare import add_options, compare, render
@@ -115,11 +114,7 @@ def check(folder: Path, options: argparse.Namespace, *, large: bool) -> tuple[li
         seed=options.seed,
     )
     print(render(compared))
-
-    async def overhead() -> list[worker_overhead.Overhead]:
-        return await worker_overhead.measure(folder, streams, tokens=options.tokens, threads=options.threads)
-
-    outside = trio.run(overhead)
+    outside = worker_overhead.measure(folder, streams, tokens=options.tokens, threads=options.threads)
     print(worker_overhead.render(outside) + "\n")
     targets = [*comparison_targets(compared, large=large), *overhead_targets(folder.name, outside)]
     measured: dict[str, Any] = {"compare": compared, "overhead": [attrs.asdict(each) for each in outside]}
