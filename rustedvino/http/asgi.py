@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import trio
-from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, ASGISendEvent
+from hypercorn.typing import ASGIReceiveCallable, ASGIReceiveEvent, ASGISendCallable, ASGISendEvent
 from quart import Request
 from quart.utils import encode_headers
 from quart.wrappers import Response
@@ -168,20 +168,27 @@ class HttpConnection(TrioASGIHTTPConnection):
             scope = cast("dict[str, Any]", self.scope)
             scope[CLEANUP], scope[ACCESS] = cleanup, self._access
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._watch, nursery.cancel_scope, request, receive)
+                if self._take_what_came(request):
+                    nursery.start_soon(self._watch, nursery.cancel_scope, request, receive)
+                else:
+                    nursery.cancel_scope.cancel()
                 await self._answer(request, send)
                 nursery.cancel_scope.cancel()
+
+    def _take_what_came(self, request: Request) -> bool:
+        """Feed the part of the body that has come with the head, mostly all of it: its handler then need not wait
+        for it. False when the client is gone."""
+        if self._exchange is not None:
+            while (message := self._exchange.received()) is not None:
+                if not _feed(request, message):
+                    return False
+        return True
 
     async def _watch(self, whole: trio.CancelScope, request: Request, receive: ASGIReceiveCallable) -> None:
         """Feed the body, send keep-alive pieces, and cancel the request when its client is gone."""
         while True:
             with trio.CancelScope(deadline=self._keepalive_at()) as self._watch_scope:
-                message = await receive()
-                if message["type"] == "http.request":
-                    request.body.append(message.get("body", b""))
-                    if not message.get("more_body", False):
-                        request.body.set_complete()
-                elif message["type"] == "http.disconnect":
+                if not _feed(request, await receive()):
                     whole.cancel()
                     return
             if self._watch_scope.cancelled_caught and trio.current_time() >= self._keepalive_at():
@@ -249,6 +256,15 @@ class HttpConnection(TrioASGIHTTPConnection):
         async with response.response as pieces:
             async for piece in pieces:
                 await send(_body(piece.encode() if isinstance(piece, str) else piece, more=True))
+
+
+def _feed(request: Request, message: ASGIReceiveEvent) -> bool:
+    """Give a request what came from its client; False when that is gone."""
+    if message["type"] == "http.request":
+        request.body.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            request.body.set_complete()
+    return message["type"] != "http.disconnect"
 
 
 def _body(data: bytes, *, more: bool) -> ASGISendEvent:

@@ -128,6 +128,9 @@ class _Job:
         One prompt of a request waits in the model's line at a time. While another one runs, a busy model is no
         reason to give up: it may be busy with us.
         """
+        if len(self.prompts) == 1:  # nobody to wait for
+            self._running = 1
+            return await self.leases.take(self.prompts[0].plan)
         async with self._line:
             while True:
                 try:

@@ -9,6 +9,10 @@ from attrs import define
 from hypercorn.protocol.http_stream import HTTPStream
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hypercorn.typing import ASGIReceiveEvent
+
     from rustedvino.http.connections import Connection
 
 EXCHANGE = "rustedvino.exchange"
@@ -21,6 +25,14 @@ class Exchange:
 
     _connection: Connection
     _stream: HTTPStream
+    _receive_nowait: Callable[[], ASGIReceiveEvent]
+
+    def received(self) -> ASGIReceiveEvent | None:
+        """The next of what has come from the client, None when all has been taken."""
+        try:
+            return self._receive_nowait()
+        except trio.WouldBlock:
+            return None
 
     @property
     def last_send_bound_secs(self) -> float:

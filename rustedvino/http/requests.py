@@ -55,11 +55,15 @@ class RequestTasks(TaskGroup):
         stream = self._connection.protocol.http_stream
         if stream is not None and scope["type"] == "http":
             extensions = cast("dict[str, Any]", scope["extensions"])
-            extensions[EXCHANGE] = Exchange(self._connection, stream)
+            extensions[EXCHANGE] = Exchange(self._connection, stream, from_client.receive_nowait)
 
         async def put(event: ASGIReceiveEvent) -> None:
             try:
-                await into_app.send(event)
+                try:
+                    # Without giving up the processor, so that a small request is whole when its handler begins.
+                    into_app.send_nowait(event)
+                except trio.WouldBlock:
+                    await into_app.send(event)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 return  # the application has ended and reads no more
 

@@ -101,6 +101,8 @@ class WorkerProcess:
     _socket: socket.socket | None = None
     _stream: trio.SocketStream | None = None
     _outbox: deque[tuple[int | None, bytes]] = field(factory=deque)
+    _begun: bytes = b""
+    """The rest of a frame that has partly left: nothing goes before it."""
     _outbox_filled: trio.Event = field(factory=trio.Event)
     _greeted: trio.Event = field(factory=trio.Event)
     _over: trio.Event = field(factory=trio.Event)
@@ -198,7 +200,8 @@ class WorkerProcess:
             raise WorkerStartError(f"a worker process gave no sign within {HELLO_TIMEOUT_SECS:g} s of its start")
 
     def send(self, *message: Any, sequence: int | None = None) -> None:
-        """Queue one message. Frames leave in order, whole. ``sequence`` marks a frame that a cancel may take back.
+        """Send one message, or queue what the kernel does not take now. Frames leave in order, whole. ``sequence``
+        marks a frame that a cancel may take back while it is queued.
 
         Raises FrameTooLarge. Messages to a worker that has ended vanish: its end is reported by ``ended``.
         """
@@ -231,21 +234,43 @@ class WorkerProcess:
         self._deadline = None
 
     def _queue(self, sequence: int | None, frame: bytes, *, front: bool) -> None:
+        if not self._begun and not self._outbox:
+            # At once: a worker that has its first request computes while this task is busy with the next ones.
+            sent = self._send_now(frame)
+            if sent == len(frame):
+                return
+            if sent:
+                self._begun = frame[sent:]
+                self._outbox_filled.set()
+                return
         if front:
             self._outbox.appendleft((sequence, frame))
         else:
             self._outbox.append((sequence, frame))
         self._outbox_filled.set()
 
+    def _send_now(self, frame: bytes) -> int:
+        """How many bytes the kernel took. From a worker that is gone it takes all: its end is reported elsewhere."""
+        if self._socket is None:
+            return 0
+        try:
+            return self._socket.send(frame)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            return len(frame)
+
     async def _write(self) -> None:
         assert self._stream is not None
         while True:
-            while self._outbox:
-                _, frame = self._outbox.popleft()
+            while self._begun or self._outbox:
+                if not self._begun:
+                    _, self._begun = self._outbox.popleft()
                 try:
-                    await self._stream.send_all(frame)
+                    await self._stream.send_all(self._begun)
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
                     return  # the reader sees the end of the stream and says so
+                self._begun = b""
             self._outbox_filled = trio.Event()
             await self._outbox_filled.wait()
 

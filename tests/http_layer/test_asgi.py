@@ -4,6 +4,7 @@ import json
 
 import pytest
 import trio
+import trio.testing
 from quart import request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import RequestEntityTooLarge
@@ -210,3 +211,23 @@ async def test_reading_a_body_ends_with_its_client(run_layer):
         await layer.journal.wait_for("released")
         assert "read" not in layer.journal.entries
         await layer.until_empty()
+
+
+async def test_a_small_request_is_whole_when_its_handler_begins(run_layer):
+    """Its handler then runs to its first real wait without giving way to those of the others that came with it."""
+
+    def make(journal) -> QuartTrio:
+        app = QuartTrio("whole")
+
+        @app.post("/size")
+        async def size() -> dict[str, int]:
+            with trio.testing.assert_no_checkpoints():
+                return {"size": len(await read_body(request, 10_000))}
+
+        return app
+
+    async with run_layer(app=make) as layer:
+        client = await layer.connect()
+        for size in (0, 1, 9_000):
+            await client.send(b"POST /size HTTP/1.1\r\nhost: test\r\ncontent-length: %d\r\n\r\n" % size + b"x" * size)
+            assert json.loads((await client.answer()).body) == {"size": size}

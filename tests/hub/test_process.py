@@ -181,14 +181,14 @@ async def test_slow_steps_of_a_long_prefill_are_progress(monkeypatch: pytest.Mon
         assert made.alive
 
 
-async def test_an_idle_worker_lives_beyond_the_end_of_idle_threads() -> None:
+async def test_a_worker_idle_for_thirty_seconds_is_alive() -> None:
     """Ten seconds idle is when a cached thread ends: a worker tied to one would end with it."""
-    with trio.fail_after(60):
+    with trio.fail_after(90):
         async with worker("") as made:
             await trio.to_thread.run_sync(lambda: None)  # there is a thread that can end
             pongs: list[Message] = []
             made.handler = pongs.append
-            await trio.sleep(11)  # the subject of this test is time itself
+            await trio.sleep(31)  # the subject of this test is time itself
             assert made.alive
             made.send("call", 1, "still", {})
             await until(lambda: pongs)
@@ -298,7 +298,8 @@ async def test_a_cancel_with_a_full_socket_leaves_whole_frames() -> None:
                 waiting.extend(decoder.feed(bytes(await stream.receive_some(most))))
 
             for number in range(1, 120):
-                made.send("ping", number)  # what a frame is queued behind
+                if number % 2:  # what a frame is queued behind; without it, it begins to leave at once
+                    made.send("call", number, "fill", {"data": prompt[: 50 * number]})
                 made.send("submit", number, prompt, {}, sequence=number)
                 made.send("ping", -number)
                 if number > 1:
@@ -308,7 +309,7 @@ async def test_a_cancel_with_a_full_socket_leaves_whole_frames() -> None:
                 cancelled_early += not left
                 while ["ping", -number] not in waiting:
                     await receive(4096)
-                kinds = [message for message in waiting if message[0] != "ping"]
+                kinds = [message for message in waiting if message[0] not in ("ping", "call")]
                 expected: list[Message] = [["submit", number, prompt, {}], ["cancel", number]] if left else []
                 assert kinds == expected
                 if left:
@@ -317,4 +318,4 @@ async def test_a_cancel_with_a_full_socket_leaves_whole_frames() -> None:
             nursery.cancel_scope.cancel()
         ends[0].close()
     assert len(frame) > 4096
-    assert 0 < cancelled_early < 119
+    assert 0 < cancelled_early < 60
