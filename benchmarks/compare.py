@@ -1,9 +1,12 @@
 """The server against the bare runtime loop, in turn, on the same model, prompts and sampling parameters.
 
-    python -m benchmarks.compare MODEL_FOLDER --streams 1,8,16,32 --runs 5 --json result.json
+    python -m benchmarks.compare MODEL_FOLDER --streams 1,8,16,32 --runs 6 --json result.json
 
 Each run is a pair: both sides get the same fresh prompts, one after the other, the order changing from run to run.
 Ratios are taken within a pair, so that what else the machine does hits both alike; the median of the pairs is shown.
+Each run has processes of its own, for which pages of memory one got makes it up to 2 % faster or slower for its life;
+the one that was loaded last is mostly the faster one, so the order of loading changes too. An even number of runs is
+therefore a fair one.
 """
 
 import argparse
@@ -11,8 +14,10 @@ import json
 import random
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +26,7 @@ import attrs
 from benchmarks.bare import BareProcess, BareResult
 from benchmarks.loadgen import Batch, Call, completion_call, run_batch
 from benchmarks.measure import MICRO, MILLI, NANOS, cpu_ns, load_average, percentile, pss_bytes, table
-from benchmarks.target import ServerProcess, bare_spec, prompts_of, vocabulary_of
+from benchmarks.target import ServerProcess, bare_spec, prompts_of, settings_of, vocabulary_of, write_settings
 
 WARM_UP_TOKENS = 16
 
@@ -160,27 +165,37 @@ def compare(
         "tokens": tokens,
         "prompt_tokens": prompt_tokens,
         "threads": threads,
-        "streams": {},
     }
-    with ServerProcess(folder, threads=threads) as server, BareProcess(bare_spec(server.config_path, folder)) as bare:
-        comparison = Comparison(server, bare, vocabulary_of(folder), seed)
-        comparison.warm_up(max(streams), prompt_tokens)
-        for count in streams:
-            comparison.warm_up(count, prompt_tokens)
-            pairs = []
-            for run in range(runs):
-                pair = comparison.pair(count, prompt_tokens, tokens, server_first=run % 2 == 1)
-                pairs.append(pair)
+    pairs: dict[int, list[Pair]] = {count: [] for count in streams}
+    with tempfile.TemporaryDirectory() as scratch:
+        spec = bare_spec(write_settings(Path(scratch) / "config.json", settings_of(folder, threads=threads)), folder)
+    for run in range(runs):
+        with ExitStack() as stack:
+            if run % 2:
+                server = stack.enter_context(ServerProcess(folder, threads=threads))
+                bare = stack.enter_context(BareProcess(spec))
+            else:
+                bare = stack.enter_context(BareProcess(spec))
+                server = stack.enter_context(ServerProcess(folder, threads=threads))
+            comparison = Comparison(server, bare, vocabulary_of(folder), seed + run)
+            comparison.warm_up(max(streams), prompt_tokens)
+            for count in streams:
+                comparison.warm_up(count, prompt_tokens)
+                pair = comparison.pair(count, prompt_tokens, tokens, server_first=run % 4 in (1, 2))
+                pairs[count].append(pair)
                 report(
                     f"{folder.name} {count} streams, run {run + 1}: bare {pair.bare_tokens_per_sec:.0f} tok/s, "
                     f"ratio {pair.throughput_ratio:.3f}, TTFT ratio {pair.ttft_p50_ratio:.3f}, "
                     f"server {pair.server_cpu_us:.0f} µs/token, load {pair.load_average:.1f}"
                 )
-            result["streams"][count] = {
-                "medians": {name: statistics.median(getattr(pair, name) for pair in pairs) for name in NUMBERS},
-                "pairs": [attrs.asdict(pair) for pair in pairs],
-            }
-        result["memory"] = comparison.memory()
+            result["memory"] = comparison.memory()
+    result["streams"] = {
+        count: {
+            "medians": {name: statistics.median(getattr(pair, name) for pair in found) for name in NUMBERS},
+            "pairs": [attrs.asdict(pair) for pair in found],
+        }
+        for count, found in pairs.items()
+    }
     return result
 
 
@@ -237,7 +252,7 @@ def render(result: dict[str, Any]) -> str:
 def add_options(parser: argparse.ArgumentParser, *, streams: str) -> None:
     """The options that compare and release_check share."""
     parser.add_argument("--streams", default=streams, help="numbers of streams, separated by commas")
-    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--runs", type=int, default=6)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--prompt-tokens", type=int, default=64)
     parser.add_argument("--threads", type=int, help="CPU threads of both sides")

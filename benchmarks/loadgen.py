@@ -25,6 +25,7 @@ from benchmarks.measure import MICRO, MILLI, NANOS, percentile
 
 HOST = "127.0.0.1"
 RECEIVE_BYTES = 64 * 1024
+SILENCE_SECS = 5.0
 LAST_CHUNK = b"0\r\n\r\n"
 EVENT = re.compile(rb"data: (.*?)\n\n", re.DOTALL)
 
@@ -253,15 +254,16 @@ def _exchange(
             streams[number].sent_ns = now_ns()
             sockets[number].sendall(data)
         until_ns = started_ns + int(pending[-1][0] / NANOS) if pending else deadline_ns
-        if now_ns() > deadline_ns:
+        news = poll.poll(max(0.0, (until_ns - now_ns()) * NANOS)) if pending else poll.poll(SILENCE_SECS)
+        if not news and now_ns() > deadline_ns:
             for _, stream in by_fd.values():
                 stream.error = f"no end within {timeout_secs:g} s"
             return
-        for fd, _ in poll.poll(max(0.0, (until_ns - now_ns()) * NANOS)):
+        for fd, _ in news:
             sock, stream = by_fd[fd]
             data = sock.recv(RECEIVE_BYTES)
             stream.arrivals.append((now_ns(), data))
-            if data.endswith(LAST_CHUNK) or _ended(stream, data):
+            if data.endswith(LAST_CHUNK) or ((not data or len(stream.arrivals) == 1) and _ended(stream, data)):
                 poll.unregister(fd)
                 del by_fd[fd]
                 open_streams -= 1

@@ -22,6 +22,7 @@ from benchmarks.compare import add_options, compare, render
 from benchmarks.measure import load_average, table
 
 THROUGHPUT_LARGE = 0.97
+LARGE_STREAMS = (1, 8, 16)
 THROUGHPUT_SMALL = 0.90
 TTFT_RATIO = 1.15
 CPU_US_BY_STREAMS = {16: 100.0, 8: 130.0}
@@ -62,7 +63,7 @@ def comparison_targets(result: dict[str, Any], *, large: bool) -> Iterator[Targe
     """Targets of a comparison with the bare loop."""
     for streams, entry in result["streams"].items():
         row, name = entry["medians"], f"{result['model']}, {streams} streams"
-        if large or streams == 16:
+        if streams in (LARGE_STREAMS if large else (16,)):
             bound = THROUGHPUT_LARGE if large else THROUGHPUT_SMALL
             yield Target(f"{name}: tokens/s over bare", row["throughput_ratio"], bound, at_least=True)
         if streams == 16:

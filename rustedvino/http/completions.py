@@ -224,6 +224,9 @@ class _Job:
             offsets = [0 for _ in choices]
 
             def write(choice: Choice, events: list[Event], finish: FinishReason | None) -> bytes:
+                if choice.reporter is None and finish is None and len(events) == 1:
+                    only = events[0]
+                    return encoders[choice.index].text(only.text) if isinstance(only, Content) else b""
                 text = _text(events)
                 if choice.reporter is None:
                     data = encoders[choice.index].text(text) if text else b""

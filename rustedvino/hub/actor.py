@@ -523,7 +523,8 @@ class ModelActor:
         self._overhead_us = int(total_us) - self._step_us
         self.schema_limit.step_ended(self._step_us / 1e6)
         finished: list[tuple[Lease, Sequence]] = []
-        now = trio.current_time()
+        assert self._worker is not None
+        now = self._worker.last_frame
         for number, ids, finish, logprobs in deltas:
             lease, sequence = self._sequences[number]
             if ids:
@@ -568,18 +569,42 @@ class ModelActor:
         while self.state is not State.GONE:
             if self.state not in WITH_WORKER and self.state is not State.RESTARTING:
                 self._give_memory_back()
-            match self.state:
-                case State.LOADING:
-                    await self._load()
-                case State.READY:
-                    await self._attend()
-                case State.DRAINING:
-                    await self._drain()
-                case State.RESTARTING | State.FAILED:
-                    await self._rest()
-                case State.NOT_LOADED:
-                    await self._news_or(None)
+            try:
+                await self._live()
+            except Exception as error:
+                if self.state not in WITH_WORKER:  # nothing of this model is left that could be ended
+                    raise
+                await self._break_down(error)
         self._give_memory_back()
+
+    async def _live(self) -> None:
+        """What the state is for, until it has changed."""
+        match self.state:
+            case State.LOADING:
+                await self._load()
+            case State.READY:
+                await self._attend()
+            case State.DRAINING:
+                await self._drain()
+            case State.RESTARTING | State.FAILED:
+                await self._rest()
+            case State.NOT_LOADED:
+                await self._news_or(None)
+
+    async def _break_down(self, error: Exception) -> None:
+        """Our own code failed while this model had a worker: that ends, and the model restarts as after a crash."""
+        log.exception("internal error in model %s while it was %s", self.model_id, self.state)
+        text = f"internal error of the server: {error!r}"
+        worker = self._worker
+        if worker is not None:
+            worker.handler = ignore_message
+            worker.kill("internal", text)
+            await worker.ended.wait()
+        if self.state is State.DRAINING:
+            self._lost_while_draining(text)
+        elif self.state in WITH_WORKER:
+            self._died(Event.CRASH, text, kind="internal")
+        await trio.lowlevel.checkpoint()
 
     def _give_memory_back(self) -> None:
         """The process has been reaped: its whole charge goes. A model that restarts keeps its place."""
@@ -796,13 +821,15 @@ class ModelActor:
                 break
         late = bool(self._sequences)
         if worker.ended.is_set():
-            text = _end_text(worker)
-            self._worker = None
-            self._lose_running(lambda: WorkerLost(text, retry_after_secs=self._reload_secs))
-            self._fire(Event.CRASH)
+            self._lost_while_draining(_end_text(worker))
             return
         await self._end_worker("the model was unloaded")
         self._fire(Event.DEADLINE if late else Event.DRAINED)
+
+    def _lost_while_draining(self, text: str) -> None:
+        self._worker = None
+        self._lose_running(lambda: WorkerLost(text, retry_after_secs=self._reload_secs))
+        self._fire(Event.CRASH)
 
     async def _rest(self) -> None:
         state = self.state

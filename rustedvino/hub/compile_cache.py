@@ -23,6 +23,7 @@ from rustedvino.hub.cache_files import (
     open_for_load,
     remove_blobs,
 )
+from rustedvino.hub.containment import contained
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +135,8 @@ class CompileCache:
             log.error("compile cache: %s", problem)
         while True:
             self._wake = trio.Event()
-            await self.sweep()
+            with contained("a sweep of the compile cache"):
+                await self.sweep()
             with trio.move_on_after(self.sweep_interval_secs):
                 await self._wake.wait()
 

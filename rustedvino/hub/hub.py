@@ -14,6 +14,7 @@ from rustedvino.hub.actor import Grant, ModelActor
 from rustedvino.hub.admission import DeviceQueue
 from rustedvino.hub.calls import Calls
 from rustedvino.hub.compile_cache import CompileCache, Usage
+from rustedvino.hub.containment import contained
 from rustedvino.hub.errors import HubError, NotReady, UnknownModel
 from rustedvino.hub.eviction import LoadPlan, LoadRequest, Refusal, Resident
 from rustedvino.hub.footprint import KV_POOL_KINDS, SPARE_WORKER_BYTES, UTILITY_WORKER_BYTES
@@ -485,18 +486,21 @@ class Hub:
         await self._inventoried.wait()
         while True:
             await trio.sleep(HOUSEKEEPING_SECS)
-            for model_id, model in list(self._models.items()):
-                actor = model.actor
-                worker = actor.worker
-                if actor.state is not State.READY or worker is None:
-                    continue
-                await self._measure(actor, worker)
-                own = actor.settings.idle_unload_secs
-                limit = self.settings.idle_unload_secs if own is None else own
-                idle_secs = trio.current_time() - max(actor.last_used, actor.loaded_at)
-                if limit and not actor.busy and not actor.settings.pinned and idle_secs >= limit:
-                    log.info("model %s was idle for %g s", model_id, idle_secs)
-                    actor.unload(self.settings.drain_timeout_secs)
+            for model in list(self._models.values()):
+                with contained(f"looking after model {model.actor.model_id}"):
+                    await self._look_after(model.actor)
+
+    async def _look_after(self, actor: ModelActor) -> None:
+        worker = actor.worker
+        if actor.state is not State.READY or worker is None:
+            return
+        await self._measure(actor, worker)
+        own = actor.settings.idle_unload_secs
+        limit = self.settings.idle_unload_secs if own is None else own
+        idle_secs = trio.current_time() - max(actor.last_used, actor.loaded_at)
+        if limit and not actor.busy and not actor.settings.pinned and idle_secs >= limit:
+            log.info("model %s was idle for %g s", actor.model_id, idle_secs)
+            actor.unload(self.settings.drain_timeout_secs)
 
 
 async def read_inventory(processes: trio.Nursery) -> Inventory:

@@ -19,6 +19,7 @@ from attrs import define, field, frozen
 
 from rustedvino.config.types import ServerSettings
 from rustedvino.hub.actor import ModelActor
+from rustedvino.hub.containment import contained
 from rustedvino.hub.states import State
 
 log = logging.getLogger(__name__)
@@ -136,7 +137,8 @@ class KvPressureMonitor:
         """Sweep until cancelled."""
         while True:
             await trio.sleep(self.sweep_secs)
-            self.sweep()
+            with contained("the watch over KV pools"):
+                self.sweep()
 
     def sweep(self) -> None:
         """One look at every ready model that has a pool."""

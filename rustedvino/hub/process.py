@@ -41,7 +41,7 @@ _RECEIVE_BYTES: Final = 256 * 1024
 _LOG_RECEIVE_BYTES: Final = 16 * 1024
 """Little at a time: output that is all line ends must not hold up the event loop."""
 
-EndKind = Literal["exit", "stall", "protocol", "killed"]
+EndKind = Literal["exit", "stall", "protocol", "killed", "internal"]
 Launcher = Callable[[str, dict[str, str]], tuple["subprocess.Popen[bytes]", socket.socket]]
 """Starts the process of a role with an environment; returns it and our end of its frame socket."""
 
@@ -115,6 +115,7 @@ class WorkerProcess:
     _work_bound_secs: float | None = None
     _deadline: float | None = None
     last_frame: float = 0.0
+    """When the last bytes came, in seconds of trio's clock: for a message that is being handled, its own time."""
 
     def __attrs_post_init__(self) -> None:
         self._stdout = LogTail(partial(self._log_line, worker_lines("stdout")))
@@ -166,6 +167,9 @@ class WorkerProcess:
                 if self._exit_code is None:
                     self._process.kill()
                 readers.cancel_scope.deadline = trio.current_time() + LAST_WORDS_SECS
+        except Exception:  # ours: the worker that cannot be served ends, nobody else
+            log.exception("internal error in serving worker %s (pid %d)", self.label, self._process.pid)
+            self.kill("internal", "an internal error of the server ended it; the log has more")
         finally:
             await self._reap()
 
@@ -277,6 +281,7 @@ class WorkerProcess:
     async def _read(self) -> None:
         assert self._socket is not None
         decoder = FrameDecoder(FROM_WORKER)
+        now = trio.lowlevel.current_clock().current_time
         useless = "the worker closed its frame socket"
         try:
             while True:
@@ -291,7 +296,7 @@ class WorkerProcess:
                     break
                 if not data:
                     break
-                self.last_frame = trio.current_time()
+                self.last_frame = now()
                 if self._work_bound_secs is not None:
                     self._deadline = self.last_frame + self._work_bound_secs
                 else:

@@ -105,6 +105,8 @@ class AnswerReader:
             self._piece_start = self.tokens_read
             plain = self._plain
         if text:
+            if plain and not events:
+                return [Content(text)]
             self._content(text, events)
         return events
 

@@ -28,7 +28,7 @@ Kinds sent by a worker:
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import msgpack
@@ -82,8 +82,13 @@ class FrameDecoder:
         self._kinds = kinds
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> Iterator[Message]:
-        """Yield every message completed by ``data``. Raises ProtocolError; the decoder is then useless."""
+    def feed(self, data: bytes) -> Iterable[Message]:
+        """Every message completed by ``data``. Raises ProtocolError, now or later; the decoder is then useless."""
+        if not self._buffer and len(data) >= 4 and len(data) - 4 == _LENGTH.unpack_from(data)[0] <= MAX_FRAME_BYTES:
+            return (self._decode(data[4:]),)  # one whole frame: every step of a server that keeps up
+        return self._feed(data)
+
+    def _feed(self, data: bytes) -> Iterator[Message]:
         self._buffer += data
         start = 0
         try:
