@@ -4,6 +4,7 @@ Reading ``smaps_rollup`` walks the page tables of the process: up to a tenth of 
 of this server's time when it is done every 5 s. Call `process_memory` in a thread, and only when `is_outdated`.
 """
 
+import mmap
 import os
 import re
 from collections.abc import Iterable
@@ -76,7 +77,7 @@ def resident_bytes(pid: int, proc: Path = PROC) -> int | None:
     """Resident memory of a process by the kernel's own running count: costs microseconds. None when it is gone."""
     text = _read(proc / str(pid) / "statm")
     fields = (text or "").split()
-    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 1 else None
+    return int(fields[1]) * mmap.PAGESIZE if len(fields) > 1 else None
 
 
 def is_outdated(measured: ProcessMemory, age_secs: float, resident: int | None) -> bool:
