@@ -18,10 +18,19 @@ from rustedvino.config.types import BYTES_PER_GB, ModelKind, ModelSettings
 from rustedvino.hub import cache_files, compile_cache
 from rustedvino.hub.cache_files import BLOBS, MANIFEST, Blob, Manifest, close_after_load, read_manifest, write_manifest
 from rustedvino.hub.compile_cache import CompileCache, Usage, plan, uses_cache
-from rustedvino.hub.hub import Hub
 from rustedvino.hub.inventory import load_inventory
 from rustedvino.hub.states import State
-from tests.support.actors import EXACT, TEST_POOL_GB, actors, faulty, generate, model_folder, server_settings, until
+from tests.support.actors import (
+    EXACT,
+    TEST_POOL_GB,
+    actors,
+    faulty,
+    generate,
+    hub,
+    model_folder,
+    server_settings,
+    until,
+)
 
 CPU_ONLY = Path(__file__).parents[2] / "qa" / "inventories" / "cpu-only.json"
 MB = 2**20
@@ -388,16 +397,6 @@ async def test_what_a_cancelled_load_cut_short_is_removed_before_the_next(tmp_pa
 # --- with the runtime ------------------------------------------------------------------------------------------------
 
 
-@asynccontextmanager
-async def hub(settings):
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            made = Hub(settings, load_inventory(CPU_ONLY))
-            await nursery.start(made.run)
-            yield made
-            nursery.cancel_scope.cancel()
-
-
 def sample(made, name):
     text = made.metrics.render().body.decode()
     values = [line.rpartition(" ")[2] for line in text.splitlines() if line.startswith(f"rustedvino_{name} ")]
@@ -424,7 +423,7 @@ async def test_a_model_is_loaded_from_its_blobs_and_they_are_pruned_when_it_is_g
     def stored():
         return float(sum(path.stat().st_size for path in cache.glob(f"*/{BLOBS}/*")))
 
-    async with hub(settings) as made:
+    async with hub(settings, load_inventory(CPU_ONLY)) as made:
         await until(lambda: sample(made, "ov_cache_bytes") == 0)
         await made.load("tiny-vlm")
         first = stamps("tiny-vlm")
@@ -459,7 +458,7 @@ async def test_a_model_is_loaded_from_its_blobs_and_they_are_pruned_when_it_is_g
 
 
 async def test_without_a_cache_there_is_no_size(tmp_path):
-    async with hub(server_settings(models_dir=tmp_path)) as made:
+    async with hub(server_settings(models_dir=tmp_path), load_inventory(CPU_ONLY)) as made:
         assert made.cache is None
         assert sample(made, "ov_cache_bytes") is None
         assert sample(made, "ov_cache_pruned_files_total") == 0

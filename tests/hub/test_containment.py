@@ -1,12 +1,10 @@
 """Faults of the server's own code: one model or one chore suffers, everything else goes on."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 
 from rustedvino.config.types import ModelSettings
 from rustedvino.hub import hub as hub_module
@@ -22,6 +20,7 @@ from tests.support.actors import (
     finish,
     first_token,
     generate,
+    hub,
     request,
     server_settings,
     still_there,
@@ -32,17 +31,9 @@ MODELS_DIR = Path(__file__).resolve().parents[1] / "models"
 NAMES = ("tiny-qwen3", "tiny-llama3")
 
 
-@asynccontextmanager
-async def running() -> AsyncIterator[Hub]:
-    """A hub with two models, for at most a minute."""
+def running() -> AbstractAsyncContextManager[Hub]:
     entry = ModelSettings(kv_cache_gb=TEST_POOL_GB)
-    settings = server_settings(models_dir=MODELS_DIR, models=dict.fromkeys(NAMES, entry))
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            made = Hub(settings)
-            await nursery.start(made.run)
-            yield made
-            nursery.cancel_scope.cancel()
+    return hub(server_settings(models_dir=MODELS_DIR, models=dict.fromkeys(NAMES, entry)))
 
 
 async def both_ready(made: Hub) -> tuple[ModelActor, ModelActor]:
@@ -161,6 +152,7 @@ async def test_chores_go_on(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogC
     monkeypatch.setattr(hub_module, "HOUSEKEEPING_SECS", 0.01)
     async with running() as made:
         first, second = await both_ready(made)
-        await until(lambda: len(asked) >= 6)
-        assert set(asked) == {actor.worker.pid for actor in (first, second) if actor.worker is not None}
+        pids = [actor.worker.pid for actor in (first, second) if actor.worker is not None]
+        assert len(pids) == 2
+        await until(lambda: all(asked.count(pid) >= 3 for pid in pids))
     assert f"looking after model {NAMES[0]}" in caplog.text

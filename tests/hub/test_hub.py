@@ -2,8 +2,6 @@
 
 import os
 import shutil
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -11,19 +9,8 @@ import trio
 
 from rustedvino.config.types import ModelSettings, ServerSettings
 from rustedvino.hub.errors import UnknownModel
-from rustedvino.hub.hub import Hub
 from rustedvino.hub.states import State
-from tests.support.actors import EXACT, TEST_POOL_GB, generate, model_folder, server_settings, until
-
-
-@asynccontextmanager
-async def hub(settings: ServerSettings) -> AsyncIterator[Hub]:
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            made = Hub(settings)
-            await nursery.start(made.run)
-            yield made
-            nursery.cancel_scope.cancel()
+from tests.support.actors import EXACT, TEST_POOL_GB, generate, hub, model_folder, server_settings, until
 
 
 def settings_for(folder: Path, **models: ModelSettings) -> ServerSettings:

@@ -13,6 +13,8 @@ from attrs import define, evolve, field
 from rustedvino.config.types import ModelSettings, ServerSettings, SupervisorSettings
 from rustedvino.hub.actor import ModelActor, Prepared
 from rustedvino.hub.admission import DeviceQueue
+from rustedvino.hub.hub import Hub
+from rustedvino.hub.inventory import Inventory
 from rustedvino.hub.lease import GenerationRequest, Lease, Sequence
 from rustedvino.hub.model_files import inspect_folder
 from rustedvino.hub.process import Launcher
@@ -107,6 +109,17 @@ def request(
         options=tuple(dict(shared) for _ in range(n)),
         fingerprint=os.urandom(8) if fingerprint is None else fingerprint,
     )
+
+
+@asynccontextmanager
+async def hub(settings: ServerSettings, inventory: Inventory | None = None) -> AsyncIterator[Hub]:
+    """All models of a server together, without HTTP, for at most a minute."""
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            made = Hub(settings, inventory)
+            await nursery.start(made.run)
+            yield made
+            nursery.cancel_scope.cancel()
 
 
 async def finish(lease: Lease) -> Sequence:
