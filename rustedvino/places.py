@@ -1,4 +1,4 @@
-"""Where a config file is looked for: one rule for the server and for ``rv``, which has no time to import more."""
+"""Where a config file and a server are found: one rule for the server and for ``rv``, which has no time to import more."""
 
 import os
 import sys
@@ -8,6 +8,7 @@ from typing import Final
 VARIABLE: Final = "RUSTEDVINO_CONFIG"
 FILE_NAME: Final = "config.json"
 _NAME: Final = "rustedvino"
+_ANY_ADDRESS: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # read, not bound
 
 
 class ConfigNotFound(Exception):
@@ -60,3 +61,8 @@ def folder_from_environment(variable: str, otherwise: str) -> Path:
     value = os.environ.get(variable, "")
     # A relative value is to be ignored by the XDG specification.
     return Path(value) if os.path.isabs(value) else Path.home() / otherwise
+
+
+def reachable_host(bind_addr: str) -> str:
+    """The address at which a server that listens on ``bind_addr`` is reached from its own machine."""
+    return _ANY_ADDRESS.get(bind_addr, bind_addr)

@@ -9,10 +9,11 @@ from typing import Any, Final
 import trio
 from attrs import define, frozen
 
+from rustedvino.places import reachable_host
+
 MAX_ANSWER_BYTES: Final = 64 * 1024
 MAX_KEYS_FILE_BYTES: Final = 1024 * 1024
 WATCHDOG_PATH: Final = "/v1/admin/health/watchdog"
-_ANY_ADDRESS: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # read, not bound
 
 
 @frozen
@@ -53,7 +54,7 @@ class HttpProbe:
         return _judge(body) if status == 200 else Health()
 
     def _get(self, path: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
-        host = _ANY_ADDRESS.get(self.host, self.host)
+        host = reachable_host(self.host)
         connection = http.client.HTTPConnection(host, self.port, timeout=self.timeout_secs)
         try:
             connection.request("GET", path, headers={"Connection": "close", **headers})

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from rustedvino.places import reachable_host
 from rustedvino.rv import background
 from rustedvino.rv.client import Client, Key
 from rustedvino.rv.config_file import DEFAULT_HOST, DEFAULT_PORT, ConfigFile, find_config, read_config
@@ -13,7 +14,6 @@ from rustedvino.rv.keys_file import admin_key
 
 HOST_VARIABLE: Final = "RUSTEDVINO_HOST"
 KEY_VARIABLE: Final = "RUSTEDVINO_KEY"
-_ANY_ADDRESS: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # read, not bound
 
 
 class Target(NamedTuple):
@@ -106,7 +106,7 @@ def address(host: str) -> str:
 
 def local_url(bind_addr: str, port: int) -> str:
     """Where a server that listens so is reached from this machine."""
-    host = _ANY_ADDRESS.get(bind_addr, bind_addr)
+    host = reachable_host(bind_addr)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
