@@ -1,4 +1,4 @@
-"""Where a config file and a server are found: one rule for the server and for ``rv``, which has no time to import more."""
+"""Where a config file and a server are found: one rule for the server and for ``rv``, which has no time for more."""
 
 import os
 import sys
