@@ -253,13 +253,14 @@ def _exchange(
             _, number, data = pending.pop()
             streams[number].sent_ns = now_ns()
             sockets[number].sendall(data)
-        until_ns = started_ns + int(pending[-1][0] / NANOS) if pending else deadline_ns
-        news = poll.poll(max(0.0, (until_ns - now_ns()) * NANOS)) if pending else poll.poll(SILENCE_SECS)
-        if not news and now_ns() > deadline_ns:
+        if now_ns() > deadline_ns:
             for _, stream in by_fd.values():
                 stream.error = f"no end within {timeout_secs:g} s"
             return
-        for fd, _ in news:
+        wait_secs = SILENCE_SECS
+        if pending:
+            wait_secs = max(0.0, pending[-1][0] - (now_ns() - started_ns) * NANOS)
+        for fd, _ in poll.poll(wait_secs):
             sock, stream = by_fd[fd]
             data = sock.recv(RECEIVE_BYTES)
             stream.arrivals.append((now_ns(), data))

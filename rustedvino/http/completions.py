@@ -274,10 +274,6 @@ async def _side_by_side(run: Callable[[int], Any], count: int) -> None:
         raise failures[0]
 
 
-def _logprobs(choice: Choice) -> dict[str, Any] | None:
-    return None if choice.reporter is None else text_logprobs(choice.take_logprobs())
-
-
 def _text(events: list[Event]) -> str:
     return "".join(event.text for event in events if isinstance(event, Content))
 

@@ -154,6 +154,7 @@ class ModelActor:
     memory: ProcessMemory | None = None
     """What the worker used when last measured."""
     memory_at: float = 0.0
+    """When that was, in seconds of trio's clock."""
     gpu_bytes: int | None = None
     """GPU memory of the worker when last measured, None where the system does not say."""
     spilled_bytes: int | None = None
@@ -604,6 +605,8 @@ class ModelActor:
             self._lost_while_draining(text)
         elif self.state in WITH_WORKER:
             self._died(Event.CRASH, text, kind="internal")
+        else:  # given up or removed while its worker ended
+            await self._end_worker(text)
         await trio.lowlevel.checkpoint()
 
     def _give_memory_back(self) -> None:

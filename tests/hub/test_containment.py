@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from rustedvino.config.types import ModelSettings
 from rustedvino.hub import hub as hub_module
@@ -92,9 +93,10 @@ async def test_a_fault_while_requests_run_ends_these_and_no_others(
 ) -> None:
     news = ModelActor._news_or
     faults: list[State] = []
+    armed = False
 
     async def broken(self: ModelActor, until: float | None) -> bool:
-        if self.model_id == NAMES[0] and self.state is state and self.busy and not faults:
+        if armed and self.model_id == NAMES[0] and self.state is state and self.busy and not faults:
             faults.append(state)
             raise ZeroDivisionError("a slip of ours")
         return await news(self, until)
@@ -107,6 +109,7 @@ async def test_a_fault_while_requests_run_ends_these_and_no_others(
         await first_token(other)
         assert first.worker is not None
         pid = first.worker.pid
+        armed = True
         if state is State.DRAINING:
             first.unload(30.0)
         else:
@@ -121,6 +124,40 @@ async def test_a_fault_while_requests_run_ends_these_and_no_others(
             first.load()
         await first.wait_state(State.READY)
         assert len(await generate(first, [1, 2, 3])) == 8
+
+
+async def test_a_model_that_is_removed_while_it_breaks_down_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    died = ModelActor._break_down
+    breaking = trio.Event()
+    armed = False
+
+    async def broken(self: ModelActor, until: float | None) -> bool:
+        if armed and self.model_id == NAMES[0] and self.state is State.READY and self.busy:
+            raise ZeroDivisionError("a slip of ours")
+        return await news(self, until)
+
+    async def told(self: ModelActor, error: Exception) -> None:
+        breaking.set()
+        await died(self, error)
+
+    news = ModelActor._news_or
+    monkeypatch.setattr(ModelActor, "_news_or", broken)
+    monkeypatch.setattr(ModelActor, "_break_down", told)
+    async with running() as made:
+        first, second = await both_ready(made)
+        lease = await first.lease(request([1, 2, 3], 500))
+        await first_token(lease)
+        assert first.worker is not None
+        pid = first.worker.pid
+        armed = True
+        first._tell()
+        await breaking.wait()
+        await made.deregister(NAMES[0])
+        assert (first.state, still_there([pid])) == (State.GONE, [])
+        while not lease.sequences[0].done:
+            await lease.wait()
+        assert lease.sequences[0].failure is not None
+        assert len(await generate(second, [1, 2, 3])) == 8
 
 
 async def test_a_worker_that_cannot_be_served_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:
